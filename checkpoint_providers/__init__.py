@@ -1,0 +1,1 @@
+"""Checkpoint providers: plug-ins that store and load epochs."""

@@ -1,0 +1,1 @@
+"""The session server: gateway, workers and devices."""

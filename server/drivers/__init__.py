@@ -1,0 +1,1 @@
+"""Devices behind a worker."""

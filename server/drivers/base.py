@@ -1,0 +1,180 @@
+"""What a worker needs of a device: CUDA's own calls plus tickets for asynchronous waits.
+
+A driver object has methods named and returning as `cuda.bindings.driver` has functions
+(``(CUresult, ...)``), so that the executor calls both kinds of device alike. The methods
+here are what CUDA does not have, or has only in a blocking form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kernel or copy failed on the device after its call had returned."""
+
+    #: ``CUresult`` value.
+    result: int
+    #: The `Driver.tag` that was set when the failing call was issued.
+    tag: int
+    #: Where and why, in one line.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterInfo:
+    """Place of one kernel parameter in the parameter buffer."""
+
+    offset: int  # bytes
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """What a client must know of a kernel to check and pack its launches."""
+
+    name: str
+    parameters: tuple[ParameterInfo, ...]
+    #: ``CUfunction_attribute`` value -> number.
+    attributes: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalInfo:
+    """A module-scope variable in device memory."""
+
+    name: str
+    address: int
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """What a loaded image offers."""
+
+    functions: tuple[FunctionInfo, ...]
+    globals: tuple[GlobalInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A range of device memory that belongs to a session's state."""
+
+    device: int
+    address: int
+    size: int  # bytes
+    #: ``alloc`` (cuMemAlloc) or ``global`` (module variable).
+    kind: str = "alloc"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device as the client sees it."""
+
+    ordinal: int
+    name: str
+    uuid: str
+    total_memory: int  # bytes
+    arena_base: int
+    arena_size: int  # bytes
+    #: ``CUdevice_attribute`` value -> number.
+    attributes: dict[int, int] = field(default_factory=dict)
+
+
+class Driver(ABC):
+    """A device driver inside one worker process."""
+
+    #: Name used on the command line: ``cuda`` or ``emulated``.
+    name: str
+    #: Opaque number the executor sets before each call (the call's seq); faults name it.
+    tag: int = 0
+
+    @abstractmethod
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Return every device."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a watched ticket is done or on a fault.
+
+        The owner of the poll loop calls `drain` when it does.
+        """
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Make `fileno` unreadable again."""
+
+    @abstractmethod
+    def ticket(self, stream: int | None = None) -> int:
+        """Name all work enqueued so far (on ``stream``, a real handle; None: everywhere).
+
+        Tickets are ordered: if a later ticket is done, so is an earlier one.
+        ``stream`` 0 and 1 are the legacy stream and include what it waits for.
+        """
+
+    @abstractmethod
+    def event_ticket(self, event: int) -> int:
+        """Name the latest record of ``event``; 0 (always done) if never recorded."""
+
+    @abstractmethod
+    def done(self, ticket: int) -> bool:
+        """Return whether the work behind ``ticket`` has completed (or a fault ended it)."""
+
+    @abstractmethod
+    def watch(self, ticket: int) -> None:
+        """Make `fileno` readable once ``ticket`` is done."""
+
+    @abstractmethod
+    def wait(self, ticket: int, timeout: float) -> bool:
+        """Block (without the GIL) until ``ticket`` is done; False after ``timeout`` seconds."""
+
+    @abstractmethod
+    def fault(self) -> Fault | None:
+        """Return the fault that poisoned the current process's contexts, if any."""
+
+    @abstractmethod
+    def enqueue_read(self, address: int, size: int, stream: int) -> tuple[int, memoryview]:
+        """Enqueue a copy of device bytes into a fresh host buffer.
+
+        Returns
+        -------
+        tuple[int, memoryview]
+            A ``CUresult`` value and the buffer, valid once a `ticket` taken now is done.
+        """
+
+    @abstractmethod
+    def enqueue_write(self, address: int, data: bytes | memoryview, stream: int) -> int:
+        """Enqueue a copy of ``data`` to the device; the driver keeps it alive. Returns CUresult.
+
+        Ordered before everything enqueued later on any stream.
+        """
+
+    @abstractmethod
+    def module_info(self, module: int) -> ModuleInfo:
+        """Return what a module loaded by `cuModuleLoadData` offers."""
+
+    @abstractmethod
+    def allocate_at(self, device: int, address: int, size: int) -> int:
+        """Allocate exactly at ``address``. Returns a ``CUresult`` value; 2 if it cannot be had."""
+
+    @abstractmethod
+    def load_module_at(self, image: bytes, addresses: dict[str, int]) -> tuple[int, int]:
+        """Load an image with its globals at given addresses; return (``CUresult`` value, module).
+
+        Fails with 2 if an address cannot be had: memory is never moved silently.
+        """
+
+    @abstractmethod
+    def regions(self) -> Sequence[Region]:
+        """Return every live allocation and module variable of the process, by address."""
+
+    @abstractmethod
+    def view(self, region: Region) -> memoryview:
+        """Return the bytes of a region, writable; only while the device is idle."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the device's threads and give its memory back."""

@@ -1,0 +1,1 @@
+"""Session core: ids, wire format, sans-IO state machines and the journal."""

@@ -1,0 +1,392 @@
+"""The one declarative table of everything that travels: messages, call records and replies.
+
+`wire` packs and parses from it, ``docs/protocol.md`` is generated from it
+(``tools/gen_protocol_doc.py``), and a test checks that numbers are never reused.
+
+Numbers are forever: an operation or a message is only ever added, a record is only ever
+extended at its end. `STREAM_FORMAT` grows when a stored call stream changes meaning; a
+server reads the current format and the one before.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+#: Version of the link protocol; HELLO carries it and must match.
+PROTOCOL_VERSION = 1
+#: Version of stored call streams (client logs live longer than a server).
+STREAM_FORMAT = 1
+
+#: No frame is larger, so that a heartbeat never waits long behind one.
+MAX_FRAME = 1 << 20  # 1 MiB
+#: Copies up to this many bytes travel inside the call stream, larger ones as a frame.
+INLINE_LIMIT = 4096  # bytes
+
+#: Virtual handles are multiples of this (programs use the low bits as tags).
+HANDLE_STEP = 16
+#: First virtual handle; below 2**47, away from device and host addresses.
+HANDLE_BASE = 0x0600_0000_0000
+#: First handle that is free for clients; the ones before are constants.
+HANDLE_FIRST = HANDLE_BASE + 0x1_0000
+#: Handle of the primary context of device 0; device n adds ``n * HANDLE_STEP``.
+PRIMARY_CONTEXT_BASE = HANDLE_BASE + 0x1000
+
+
+class Kind(enum.IntEnum):
+    """What a message is; the byte behind the magic in every header frame."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    ATTACH = 4
+    ATTACHED = 5
+    CALLS = 6
+    REPLIES = 7
+    PING = 8
+    PONG = 9
+    ACK = 10
+    EPOCH_REQUEST = 11
+    EPOCH = 12
+    BYE = 13
+
+
+class Intent(enum.IntEnum):
+    """What a HELLO wants."""
+
+    CREATE = 1
+    RESUME = 2
+    ADOPT = 3
+
+
+class OpClass(enum.Enum):
+    """How a call travels."""
+
+    #: Has no seq and no answer; sets what the records behind it mean.
+    CONTROL = "control"
+    #: State-changing, nobody waits: fails only by lack of memory or a dead context.
+    ONE_WAY = "one-way"
+    #: State-changing, its outcome goes back and into the client's log.
+    ANSWERED = "answered"
+    #: Changes nothing, has no seq, never logged; asked again when unanswered.
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: its name, its type (see `wire.TYPES`) and what it means."""
+
+    name: str
+    type: str
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """Layout of one operation's record and of its reply."""
+
+    number: int
+    name: str
+    cls: OpClass
+    fields: tuple[Field, ...]
+    #: Fields of a successful reply; a reply with an error code has none.
+    reply: tuple[Field, ...] = ()
+    doc: str = ""
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    """Parse ``"name:type name:type"``."""
+    return tuple(Field(*part.split(":")) for part in text.split())
+
+
+class Op(enum.IntEnum):
+    """Numbers of the operations."""
+
+    BIND = 1
+    OUTCOME = 2
+
+    PRIMARY_RETAIN = 16
+    PRIMARY_RELEASE = 17
+    PRIMARY_RESET = 18
+    CTX_CREATE = 19
+    CTX_DESTROY = 20
+    CTX_SYNC = 21
+
+    MODULE_LOAD = 32
+    MODULE_UNLOAD = 33
+    FUNCTION_GET = 34
+    FUNCTION_SET_ATTRIBUTE = 35
+
+    MEM_ALLOC = 48
+    MEM_FREE = 49
+    MEM_INFO = 50
+    MEMSET = 51
+    COPY_HTOD = 52
+    COPY_DTOH = 53
+    COPY_DTOD = 54
+
+    STREAM_CREATE = 64
+    STREAM_DESTROY = 65
+    STREAM_WAIT_EVENT = 66
+    STREAM_QUERY = 67
+    STREAM_SYNC = 68
+
+    EVENT_CREATE = 80
+    EVENT_DESTROY = 81
+    EVENT_RECORD = 82
+    EVENT_QUERY = 83
+    EVENT_SYNC = 84
+    EVENT_ELAPSED = 85
+
+    LAUNCH = 96
+
+
+_C, _O, _A, _Q = OpClass.CONTROL, OpClass.ONE_WAY, OpClass.ANSWERED, OpClass.QUERY
+
+
+def _op(op: Op, cls: OpClass, fields: str, doc: str, reply: str = "") -> tuple[Op, OpSpec]:
+    return op, OpSpec(int(op), op.name, cls, _fields(fields), _fields(reply), doc)
+
+
+#: Every operation. A query's first field is always the number its answer carries.
+OPS: dict[Op, OpSpec] = dict(
+    (
+        _op(
+            Op.BIND,
+            _C,
+            "thread:u32 context:u64",
+            "Caller's thread and current context of the records behind it. Starts each batch.",
+        ),
+        _op(
+            Op.OUTCOME,
+            _C,
+            "seq:u64 result:i32 value:u64",
+            "Recorded outcome of the call `seq` behind it: replay imposes it and sends no reply.",
+        ),
+        _op(
+            Op.PRIMARY_RETAIN,
+            _O,
+            "device:u32",
+            "Retain the primary context of a device (its handle is a constant).",
+        ),
+        _op(Op.PRIMARY_RELEASE, _O, "device:u32", "Give one retain back."),
+        _op(Op.PRIMARY_RESET, _O, "device:u32", "Destroy all state of a primary context."),
+        _op(Op.CTX_CREATE, _A, "handle:u64 device:u32 flags:u32", "Create a context."),
+        _op(Op.CTX_DESTROY, _O, "handle:u64", "Destroy a context and all it owns."),
+        _op(Op.CTX_SYNC, _Q, "qid:u64", "Answered when all work of the bound context is done."),
+        _op(
+            Op.MODULE_LOAD,
+            _A,
+            "handle:u64 data:bytes",
+            "Load an image (PTX). The reply carries its functions and globals as JSON, so that "
+            "every later look-up is local.",
+            "info:bytes",
+        ),
+        _op(Op.MODULE_UNLOAD, _O, "handle:u64", "Unload a module."),
+        _op(
+            Op.FUNCTION_GET,
+            _O,
+            "handle:u64 module:u64 name:bytes",
+            "Name a function of a loaded module; the client knows that it exists.",
+        ),
+        _op(
+            Op.FUNCTION_SET_ATTRIBUTE,
+            _A,
+            "function:u64 attribute:u32 value:i32",
+            "Set a function attribute.",
+        ),
+        _op(
+            Op.MEM_ALLOC,
+            _A,
+            "size:u64",
+            "Allocate device memory in the bound context. The outcome's value is the address; "
+            "replay allocates at it.",
+        ),
+        _op(Op.MEM_FREE, _O, "address:u64", "Free an allocation after the work before it."),
+        _op(Op.MEM_INFO, _Q, "qid:u64", "Free and total bytes.", "free:u64 total:u64"),
+        _op(
+            Op.MEMSET,
+            _O,
+            "address:u64 stream:u64 count:u64 value:u32 width:u32 flags:u32",
+            "Fill `count` elements of `width` (1, 2, 4) bytes. Flag 1: synchronous form.",
+        ),
+        _op(
+            Op.COPY_HTOD,
+            _O,
+            "address:u64 stream:u64 flags:u32 data:bytes",
+            "Copy host bytes (at most 1 MiB, taken at the call) to the device. "
+            "Flag 1: synchronous form, ordered before all later work on any stream.",
+        ),
+        _op(
+            Op.COPY_DTOH,
+            _A,
+            "address:u64 stream:u64 size:u32 flags:u32",
+            "Copy device bytes (at most 1 MiB) to the host, as they are at this place in the "
+            "order. Flag 1: synchronous form.",
+            "data:bytes",
+        ),
+        _op(
+            Op.COPY_DTOD,
+            _O,
+            "destination:u64 source:u64 stream:u64 size:u64 flags:u32",
+            "Copy between device addresses. Flag 1: synchronous form.",
+        ),
+        _op(Op.STREAM_CREATE, _O, "handle:u64 flags:u32 priority:i32", "Create a stream."),
+        _op(Op.STREAM_DESTROY, _O, "handle:u64", "Destroy a stream; its work goes on."),
+        _op(
+            Op.STREAM_WAIT_EVENT,
+            _O,
+            "stream:u64 event:u64 flags:u32",
+            "Make a stream wait for the latest record of an event.",
+        ),
+        _op(
+            Op.STREAM_QUERY,
+            _Q,
+            "qid:u64 stream:u64",
+            "Whether a stream's work so far is done: result 0 or 600 (NOT_READY).",
+        ),
+        _op(Op.STREAM_SYNC, _Q, "qid:u64 stream:u64", "Answered when that work is done."),
+        _op(Op.EVENT_CREATE, _O, "handle:u64 flags:u32", "Create an event."),
+        _op(Op.EVENT_DESTROY, _O, "handle:u64", "Destroy an event."),
+        _op(Op.EVENT_RECORD, _O, "event:u64 stream:u64 flags:u32", "Record an event."),
+        _op(
+            Op.EVENT_QUERY,
+            _Q,
+            "qid:u64 event:u64",
+            "Whether the latest record of an event is done: result 0 or 600.",
+        ),
+        _op(Op.EVENT_SYNC, _Q, "qid:u64 event:u64", "Answered when that record is done."),
+        _op(
+            Op.EVENT_ELAPSED,
+            _Q,
+            "qid:u64 start:u64 end:u64",
+            "Milliseconds between two records.",
+            "milliseconds:f32",
+        ),
+        _op(
+            Op.LAUNCH,
+            _O,
+            "function:u64 stream:u64 grid_x:u32 grid_y:u32 grid_z:u32 block_x:u32 block_y:u32 "
+            "block_z:u32 shared:u32 data:bytes",
+            "Launch a kernel; `data` is the packed parameter buffer of the kernel's layout.",
+        ),
+    )
+)
+
+
+class RecordFlag(enum.IntFlag):
+    """Flags of a call record or a reply record."""
+
+    NONE = 0
+    #: The record's trailing bytes are the next payload frame of the message.
+    PAYLOAD = 1
+
+
+class ReplyKind(enum.IntEnum):
+    """What a reply record is about."""
+
+    #: Outcome of an answered call; number is its seq.
+    OUTCOME = 0
+    #: A one-way call failed; number is its seq. Reported once, by a later waiting call.
+    DEFERRED = 1
+    #: Answer of a query; number is its qid.
+    ANSWER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpec:
+    """Layout of one message's header frame."""
+
+    kind: Kind
+    sender: str
+    fields: tuple[Field, ...]
+    doc: str
+    #: What follows the header frame.
+    frames: str = ""
+
+
+def _message(kind: Kind, sender: str, fields: str, doc: str, frames: str = "") -> MessageSpec:
+    return MessageSpec(kind, sender, _fields(fields), doc, frames)
+
+
+MESSAGES: dict[Kind, MessageSpec] = {
+    spec.kind: spec
+    for spec in (
+        _message(
+            Kind.HELLO,
+            "client",
+            "protocol:u16 stream_format:u16 cuda_version:u32 intent:u8 relay:u8 generation:u64 "
+            "log_head:u64 next_seq:u64 incarnation:b16 token:str session:str build:str",
+            "First message of every attachment, to the gateway. `log_head` is the first seq the "
+            "client still has, `generation` its last one (0: none).",
+        ),
+        _message(
+            Kind.WELCOME,
+            "gateway",
+            "generation:u64 window:u64 secret:b32 heartbeat:f64 timeout:f64 endpoints:str "
+            "server:str devices:json",
+            "The attachment is granted. `endpoints` are the worker's own addresses, separated by "
+            "spaces, in the order to try; empty: go on over this connection (relay).",
+        ),
+        _message(
+            Kind.REFUSED,
+            "gateway, worker",
+            "error:u16 retry_after:f64 message:str",
+            "Typed refusal: `error` is the code of a class in `outlast.errors`.",
+        ),
+        _message(
+            Kind.ATTACH,
+            "client",
+            "generation:u64 secret:b32 acked:u64 ranges:ranges deferred:u64s",
+            "First message on the data connection. `acked` and `ranges` name every answered "
+            "call whose reply has landed, `deferred` every one-way failure that has.",
+        ),
+        _message(
+            Kind.ATTACHED,
+            "worker",
+            "generation:u64 applied:u64 recoverable:u64 restored_from:u64 inventory:json",
+            "The client goes on from `applied + 1`. `restored_from` is the epoch's seq if the "
+            "worker was restored since the last attachment; `inventory` is for adopters.",
+        ),
+        _message(
+            Kind.CALLS,
+            "client",
+            "generation:u64 first_seq:u64 count:u32 acked:u64",
+            "A batch. `count` sequenced records begin at `first_seq`; 0 with queries alone.",
+            "call stream, payload ...",
+        ),
+        _message(
+            Kind.REPLIES,
+            "worker",
+            "generation:u64 applied:u64",
+            "Replies, and the last seq issued to the device.",
+            "reply stream, payload ...",
+        ),
+        _message(Kind.PING, "client, worker", "generation:u64 stamp:u64", "Are you there?"),
+        _message(
+            Kind.PONG,
+            "client, worker",
+            "generation:u64 stamp:u64 busy_seq:u64 busy_for:f64",
+            "I am; `busy_seq` is the call the executor has been in for `busy_for` seconds.",
+        ),
+        _message(
+            Kind.ACK,
+            "client",
+            "generation:u64 acked:u64 ranges:ranges deferred:u64s",
+            "What has landed, when no batch carries it or it has gaps.",
+        ),
+        _message(Kind.EPOCH_REQUEST, "client", "generation:u64", "The log fills up: checkpoint."),
+        _message(
+            Kind.EPOCH,
+            "worker",
+            "generation:u64 seq:u64 recoverable:u64 error:str",
+            "An epoch committed (the log may drop calls up to `recoverable`), or failed.",
+        ),
+        _message(
+            Kind.BYE,
+            "client, worker",
+            "generation:u64 end:u8 reason:str",
+            "The sender goes; `end` 1: the session itself ends. From a worker: it drains.",
+        ),
+    )
+}

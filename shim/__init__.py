@@ -1,0 +1,1 @@
+"""Client surfaces: what a program without a GPU imports."""

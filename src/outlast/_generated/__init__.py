@@ -1,0 +1,1 @@
+"""Files made by the scripts in ``tools/``; never edited by hand."""
