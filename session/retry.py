@@ -1,0 +1,80 @@
+"""Retry policies, on tenacity: bounded, jittered, and waiting on an event, never asleep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tenacity
+
+from outlast.errors import JournalUnavailable, OutlastError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential back-off with jitter."""
+
+    initial: float = 0.05  # seconds
+    maximum: float = 1.0  # seconds
+    jitter: float = 0.05  # seconds
+
+    def wait(self) -> tenacity.wait.wait_base:
+        """Return tenacity's wait strategy for these numbers."""
+        return tenacity.wait_exponential_jitter(
+            initial=self.initial, max=self.maximum, jitter=self.jitter
+        )
+
+
+#: How a client comes back to its server.
+RECONNECT = Backoff()
+#: How the gateway's database thread tries again.
+DATABASE = Backoff(initial=0.05, maximum=2.0, jitter=0.1)
+
+
+class Interrupted(Exception):
+    """The retrying side was told to stop while it waited."""
+
+
+def _waiter(stop: threading.Event) -> Callable[[float], None]:
+    def wait(seconds: float) -> None:
+        if stop.wait(seconds):
+            raise Interrupted
+
+    return wait
+
+
+def retryable(error: BaseException) -> bool:
+    """Return whether trying again can help: typed errors say so, others never do."""
+    return isinstance(error, OutlastError) and error.retryable
+
+
+def reconnecting(
+    timeout: float, stop: threading.Event, backoff: Backoff = RECONNECT
+) -> tenacity.Retrying:
+    """Return the policy of a client's way back: until ``timeout`` seconds have passed.
+
+    The last error is raised as it is (never a `tenacity.RetryError`); `Interrupted` when
+    ``stop`` is set. Only errors that say they are retryable, or a silent server, are tried
+    again.
+    """
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_delay(timeout),
+        wait=backoff.wait(),
+        retry=tenacity.retry_if_exception(
+            lambda error: retryable(error) or isinstance(error, ConnectionError | TimeoutError)
+        ),
+        sleep=_waiter(stop),
+        reraise=True,
+    )
+
+
+def database(timeout: float, stop: threading.Event) -> tenacity.Retrying:
+    """Return the policy of the database thread: `JournalUnavailable` is tried again."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_delay(timeout),
+        wait=DATABASE.wait(),
+        retry=tenacity.retry_if_exception_type(JournalUnavailable),
+        sleep=_waiter(stop),
+        reraise=True,
+    )

@@ -1,0 +1,413 @@
+"""Pack and parse frames from the tables in `session.schema`.
+
+Every parse error is a `ProtocolError`; nothing here trusts a length it has not checked.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import ProtocolError
+from outlast.session.schema import (
+    MESSAGES,
+    OPS,
+    PROTOCOL_VERSION,
+    Field,
+    Kind,
+    Op,
+    OpClass,
+    RecordFlag,
+    ReplyKind,
+)
+
+MAGIC = b"OL"
+PREFIX = struct.Struct("<2sBB")  # magic, protocol version, kind
+RECORD = struct.Struct("<HHI")  # op, flags, length of the arguments
+REPLY = struct.Struct("<QHHiI")  # number, kind, flags, result, length of the rest
+_U64 = struct.Struct("<Q")
+
+#: Longest header frame; only WELCOME's device table and ATTACHED's inventory come near.
+MAX_HEADER = 8 << 20
+#: Most ranges or numbers one acknowledgement may list.
+MAX_LIST = 65_535
+
+#: Fixed-size field types and their `struct` codes.
+FIXED = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i32": "i",
+    "f32": "f",
+    "f64": "d",
+    "b16": "16s",
+    "b32": "32s",
+}
+#: Every field type with its layout, for the protocol page.
+TYPES = {
+    **{name: f"little-endian, {struct.calcsize('<' + code)} bytes" for name, code in FIXED.items()},
+    "str": "u16 length, then UTF-8",
+    "bytes": "the rest of the record, or the next payload frame",
+    "ranges": "u16 count, then pairs of u64 (first, last)",
+    "u64s": "u16 count, then u64 each",
+    "json": "u32 length, then UTF-8 JSON",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One parsed message: its kind, its header fields and the frames behind the header."""
+
+    kind: Kind
+    fields: dict[str, Any]
+    frames: tuple[Any, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Outcome of a call as it travels and as it is logged."""
+
+    kind: ReplyKind
+    #: Seq of a call or number of a query.
+    number: int
+    #: ``CUresult`` value.
+    result: int = 0
+    #: Address of an allocation, digest of a module's description, context of a late error.
+    value: int = 0
+    #: The op's reply fields, packed.
+    data: bytes | memoryview = b""
+
+
+class _Layout:
+    """Codec of a field list: one `struct` for the leading fixed fields, then the rest."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        fixed = 0
+        while fixed < len(fields) and fields[fixed].type in FIXED:
+            fixed += 1
+        self.names = [f.name for f in fields]
+        self.struct = struct.Struct("<" + "".join(FIXED[f.type] for f in fields[:fixed]))
+        self.fixed = fixed
+        self.variable = tuple(f.type for f in fields[fixed:])
+
+    def pack(self, values: Sequence[Any]) -> bytes:
+        if len(values) != len(self.names):
+            raise ProtocolError(f"{len(self.names)} fields expected, {len(values)} given")
+        try:
+            parts = [self.struct.pack(*values[: self.fixed])]
+        except struct.error as error:
+            raise ProtocolError(f"a field is out of range: {error}") from error
+        for kind, value in zip(self.variable, values[self.fixed :], strict=True):
+            parts.append(_pack_variable(kind, value))
+        return b"".join(parts)
+
+    def parse(self, data: bytes, offset: int) -> dict[str, Any]:
+        try:
+            values: list[Any] = list(self.struct.unpack_from(data, offset))
+            offset += self.struct.size
+            for kind in self.variable:
+                value, offset = _parse_variable(kind, data, offset)
+                values.append(value)
+        except (struct.error, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise ProtocolError(f"a message ends early or holds bad text: {error}") from error
+        return dict(zip(self.names, values, strict=True))
+
+
+def _pack_variable(kind: str, value: Any) -> bytes:
+    if kind == "str":
+        text = value.encode()
+        if len(text) > 0xFFFF:
+            raise ProtocolError("a text field is longer than 65535 bytes")
+        return struct.pack("<H", len(text)) + text
+    if kind == "json":
+        text = json.dumps(value, separators=(",", ":")).encode()
+        return struct.pack("<I", len(text)) + text
+    flat = [n for pair in value for n in pair] if kind == "ranges" else list(value)
+    if len(value) > MAX_LIST:
+        raise ProtocolError(f"more than {MAX_LIST} items in a list")
+    return struct.pack(f"<H{len(flat)}Q", len(value), *flat)
+
+
+def _parse_variable(kind: str, data: bytes, offset: int) -> tuple[Any, int]:
+    if kind in ("str", "json"):
+        head = struct.Struct("<H" if kind == "str" else "<I")
+        (length,) = head.unpack_from(data, offset)
+        offset += head.size
+        end = offset + length
+        if end > len(data):
+            raise ValueError("text reaches past the frame")
+        text = data[offset:end].decode()
+        return (text if kind == "str" else json.loads(text)), end
+    (count,) = struct.unpack_from("<H", data, offset)
+    offset += 2
+    size = count * (2 if kind == "ranges" else 1)
+    numbers = struct.unpack_from(f"<{size}Q", data, offset)
+    offset += 8 * size
+    if kind == "ranges":
+        return list(zip(numbers[::2], numbers[1::2], strict=True)), offset
+    return list(numbers), offset
+
+
+_LAYOUTS = {kind: _Layout(spec.fields) for kind, spec in MESSAGES.items()}
+_PREFIXES = {kind: PREFIX.pack(MAGIC, PROTOCOL_VERSION, kind) for kind in Kind}
+#: The two headers of the hot path, prefix included.
+CALLS_HEADER = struct.Struct("<2sBBQQIQ")
+REPLIES_HEADER = struct.Struct("<2sBBQQ")
+
+
+def pack_message(kind: Kind, **fields: Any) -> bytes:
+    """Return the header frame of a message.
+
+    Raises
+    ------
+    ProtocolError
+        A field is missing or out of range.
+    """
+    layout = _LAYOUTS[kind]
+    if set(fields) != set(layout.names):
+        raise ProtocolError(f"{kind.name} has the fields {layout.names}, not {sorted(fields)}")
+    return _PREFIXES[kind] + layout.pack([fields[name] for name in layout.names])
+
+
+def pack_calls(generation: int, first_seq: int, count: int, acked: int) -> bytes:
+    """Return the header frame of a CALLS message (hot path)."""
+    return CALLS_HEADER.pack(
+        MAGIC, PROTOCOL_VERSION, Kind.CALLS, generation, first_seq, count, acked
+    )
+
+
+def pack_replies(generation: int, applied: int) -> bytes:
+    """Return the header frame of a REPLIES message (hot path)."""
+    return REPLIES_HEADER.pack(MAGIC, PROTOCOL_VERSION, Kind.REPLIES, generation, applied)
+
+
+def parse_message(frames: Sequence[Any]) -> Message:
+    """Parse a multipart message.
+
+    Parameters
+    ----------
+    frames : sequence of bytes or zmq.Frame
+        The header frame, then what follows it.
+
+    Raises
+    ------
+    ProtocolError
+        The header is not one of ours, or its fields do not fit.
+    """
+    if not frames:
+        raise ProtocolError("a message without frames")
+    header = bytes(frames[0])
+    if len(header) < PREFIX.size or len(header) > MAX_HEADER or header[:2] != MAGIC:
+        raise ProtocolError("the first frame is not a header of this protocol")
+    try:
+        kind = Kind(header[3])
+    except ValueError as error:
+        raise ProtocolError(f"unknown message kind {header[3]}") from error
+    # HELLO and REFUSED must be understood across versions, to refuse with a reason.
+    if header[2] != PROTOCOL_VERSION and kind not in (Kind.HELLO, Kind.REFUSED):
+        raise ProtocolError(f"protocol version {header[2]}, this side speaks {PROTOCOL_VERSION}")
+    fields = _LAYOUTS[kind].parse(header, PREFIX.size)
+    return Message(kind, fields, tuple(frames[1:]))
+
+
+# -- call records ------------------------------------------------------------------------
+
+
+class RecordCodec:
+    """Layout of one op's record: fixed fields, then possibly trailing bytes."""
+
+    __slots__ = ("has_data", "op", "spec", "struct")
+
+    def __init__(self, op: Op) -> None:
+        spec = OPS[op]
+        fixed = [f for f in spec.fields if f.type in FIXED]
+        self.op = op
+        self.spec = spec
+        self.struct = struct.Struct("<" + "".join(FIXED[f.type] for f in fixed))
+        self.has_data = len(fixed) < len(spec.fields)
+
+
+RECORDS = {op: RecordCodec(op) for op in Op}
+_BY_NUMBER: dict[int, RecordCodec] = {int(op): codec for op, codec in RECORDS.items()}
+
+
+def pack_record(op: Op, *args: int, data: bytes | None = None, payload: bool = False) -> bytes:
+    """Return one call record.
+
+    Parameters
+    ----------
+    op : Op
+        The operation.
+    *args : int
+        Its fixed fields in table order.
+    data : bytes, optional
+        Its trailing bytes; None if it has none or if they travel as a frame.
+    payload : bool
+        The trailing bytes are the message's next payload frame.
+
+    Raises
+    ------
+    ProtocolError
+        An argument is missing or out of range.
+    """
+    codec = RECORDS[op]
+    tail = data or b""
+    if codec.has_data == (data is None and not payload):
+        raise ProtocolError(f"{op.name} {'needs' if codec.has_data else 'takes no'} bytes")
+    try:
+        fixed = codec.struct.pack(*args)
+    except struct.error as error:
+        raise ProtocolError(f"{op.name}: {error}") from error
+    flags = RecordFlag.PAYLOAD if payload else RecordFlag.NONE
+    return RECORD.pack(op, flags, len(fixed) + len(tail)) + fixed + tail
+
+
+def iter_records(
+    stream: bytes | memoryview, payloads: Sequence[Any] = ()
+) -> Iterator[tuple[RecordCodec, tuple[Any, ...], Any]]:
+    """Yield ``(codec, fixed arguments, trailing bytes or None)`` for each record of a stream.
+
+    Raises
+    ------
+    ProtocolError
+        A record is unknown, reaches past the stream, or lacks its payload frame.
+    """
+    view = memoryview(stream)
+    end = len(view)
+    offset = 0
+    next_payload = 0
+    while offset < end:
+        if end - offset < 8:
+            raise ProtocolError("a call stream ends inside a record header")
+        number, flags, length = RECORD.unpack_from(view, offset)
+        offset += 8
+        codec = _BY_NUMBER.get(number)
+        if codec is None:
+            raise ProtocolError(f"unknown operation {number}")
+        fixed = codec.struct.size
+        if length > end - offset or length < fixed:
+            raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
+        args = codec.struct.unpack_from(view, offset)
+        data: Any = None
+        if codec.has_data:
+            if flags & 1:
+                if next_payload >= len(payloads):
+                    raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
+                data = payloads[next_payload]
+                next_payload += 1
+            else:
+                data = view[offset + fixed : offset + length]
+        elif flags & 1 or length != fixed:
+            # Records are only extended by later versions, which this one does not speak.
+            raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
+        offset += length
+        yield codec, args, data
+    if next_payload != len(payloads):
+        raise ProtocolError("payload frames without a record")
+
+
+def is_sequenced(op: Op) -> bool:
+    """Return whether calls of ``op`` have a seq (and so a place in the client's log)."""
+    return OPS[op].cls in (OpClass.ONE_WAY, OpClass.ANSWERED)
+
+
+_SEQUENCED = {int(op) for op in Op if is_sequenced(op)}
+
+
+def split_stream(stream: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield each record's bytes and whether it is sequenced (for a stored, trusted stream)."""
+    offset = 0
+    while offset < len(stream):
+        number, _, length = RECORD.unpack_from(stream, offset)
+        end = offset + 8 + length
+        yield stream[offset:end], number in _SEQUENCED
+        offset = end
+
+
+# -- reply records -----------------------------------------------------------------------
+
+_REPLY_STRUCTS = {
+    op: struct.Struct("<" + "".join(FIXED[f.type] for f in spec.reply if f.type in FIXED))
+    for op, spec in OPS.items()
+}
+
+
+def pack_reply(reply: Reply, inline_limit: int) -> tuple[bytes, Any | None]:
+    """Return a reply's record and, for long data, the payload frame it names."""
+    data = reply.data
+    value = b"" if reply.kind == ReplyKind.ANSWER else _U64.pack(reply.value)
+    if len(data) > inline_limit:
+        head = REPLY.pack(
+            reply.number, reply.kind, RecordFlag.PAYLOAD, reply.result, len(value)
+        )
+        return head + value, data
+    head = REPLY.pack(reply.number, reply.kind, 0, reply.result, len(value) + len(data))
+    return head + value + bytes(data), None
+
+
+def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> Iterator[Reply]:
+    """Yield each reply of a reply stream.
+
+    Raises
+    ------
+    ProtocolError
+        A reply reaches past the stream or lacks its payload frame.
+    """
+    view = memoryview(stream)
+    offset = 0
+    next_payload = 0
+    while offset < len(view):
+        try:
+            number, kind, flags, result, length = REPLY.unpack_from(view, offset)
+            offset += REPLY.size
+            value = 0
+            body = offset
+            if kind != ReplyKind.ANSWER:
+                (value,) = _U64.unpack_from(view, offset)
+                body += 8
+        except struct.error as error:
+            raise ProtocolError("a reply stream ends inside a reply") from error
+        end = offset + length
+        if end > len(view) or body > end:
+            raise ProtocolError("a reply does not fit its length")
+        data: Any = view[body:end]
+        if flags & 1:
+            if next_payload >= len(payloads):
+                raise ProtocolError("the payload frame of a reply is missing")
+            data = payloads[next_payload]
+            next_payload += 1
+        offset = end
+        try:
+            yield Reply(ReplyKind(kind), number, result, value, data)
+        except ValueError as error:
+            raise ProtocolError(f"unknown reply kind {kind}") from error
+
+
+def pack_fields(op: Op, *values: Any) -> bytes:
+    """Return an op's fixed reply fields, packed."""
+    return _REPLY_STRUCTS[op].pack(*values)
+
+
+def unpack_reply(op: Op, data: bytes | memoryview) -> tuple[Any, ...]:
+    """Return an op's reply fields; a trailing ``bytes`` field comes last.
+
+    Raises
+    ------
+    ProtocolError
+        The data is shorter than the fields.
+    """
+    codec = _REPLY_STRUCTS[op]
+    try:
+        fixed = codec.unpack_from(data)
+    except struct.error as error:
+        raise ProtocolError(f"the reply of {op.name} is too short") from error
+    if any(f.type == "bytes" for f in OPS[op].reply):
+        return (*fixed, bytes(data[codec.size :]))
+    return fixed
