@@ -143,6 +143,10 @@ class CheckpointCorrupt(CheckpointError):
     """A stored checkpoint does not match its hashes."""
 
 
+class CheckpointCancelled(CheckpointError):
+    """The save was cancelled; nothing of it was stored."""
+
+
 class ProviderNotFound(OutlastError, LookupError):
     """No checkpoint provider has this name."""
 
@@ -157,6 +161,16 @@ class JournalCorrupt(OutlastError):
 
 class TokenSuperseded(OutlastError):
     """Another server holds a newer fencing token for this session."""
+
+
+class LeaseLost(OutlastError):
+    """The server's own lease has ended; it must register again before it takes a session."""
+
+    retryable = True
+
+
+class JournalValueError(OutlastError, ValueError):
+    """A value does not fit its column in the journal."""
 
 
 def by_code(code: int) -> type[OutlastError]:
