@@ -1,0 +1,414 @@
+"""The journal: what sessions exist, who serves them, and what they hold.
+
+Every method is one transaction. Writes for a session name its fencing token and fail as
+`TokenSuperseded` when another server has claimed it since. A `Store` is used by one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, Select, select, update
+
+from outlast.errors import SessionBusy, SessionNotFound, TokenSuperseded
+from outlast.session import epochs, leases, records
+from outlast.session.database import LOCK_TIMEOUT, open_engine
+from outlast.session.models import servers, sessions
+from outlast.session.rows import (
+    AllocationRow,
+    Entry,
+    EpochRow,
+    HandleRow,
+    ServerRow,
+    ServerState,
+    SessionRow,
+    SessionState,
+)
+
+_COLUMNS = [sessions.c[name] for name in SessionRow.__slots__]
+
+
+class Store:
+    """The journal in one database.
+
+    Its errors are `JournalUnavailable` (retryable; every method may be called again),
+    `JournalCorrupt` and `JournalValueError`, beside those named below.
+
+    Parameters
+    ----------
+    engine : Engine
+        From `open_engine`, after ``outlast.migrations.upgrade(engine)``.
+    clock : LeaseClock, optional
+        Where lease times come from; by default what fits the database.
+    """
+
+    def __init__(self, engine: Engine, *, clock: leases.LeaseClock | None = None) -> None:
+        self.engine = engine
+        self.clock = clock or leases.clock_for(engine.dialect.name)
+        self._reading = engine.execution_options(read_only=True)
+
+    @classmethod
+    def open(cls, url: str, *, lock_timeout: float = LOCK_TIMEOUT) -> Store:
+        """Open the journal at a database URL.
+
+        Raises
+        ------
+        ConfigError
+            The URL cannot be used.
+        """
+        return cls(open_engine(url, lock_timeout=lock_timeout))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.engine.dispose()
+
+    # -- servers -----------------------------------------------------------------
+
+    def register_server(self, server_id: str, host: str, endpoint: str, ttl: float) -> ServerRow:
+        """Announce a server and give it a lease of ``ttl`` seconds."""
+        with self.engine.begin() as connection:
+            return leases.register(connection, self.clock, server_id, host, endpoint, ttl)
+
+    def renew_lease(self, server_id: str, ttl: float) -> bool:
+        """Extend a lease to ``ttl`` seconds from now.
+
+        Returns
+        -------
+        bool
+            False when it had ended: others may have claimed sessions since, so the server
+            must register and claim again.
+        """
+        with self.engine.begin() as connection:
+            return leases.renew(connection, self.clock, server_id, ttl)
+
+    def release_server(self, server_id: str) -> None:
+        """End a server's lease at its clean stop."""
+        with self.engine.begin() as connection:
+            leases.end(connection, server_id, ServerState.RELEASED)
+
+    def take_over(self, server_id: str, dead_server_id: str) -> list[SessionRow]:
+        """End the lease of a server whose death is proven; return what it leaves to claim.
+
+        Raises
+        ------
+        LeaseLost
+            ``server_id`` holds no lease itself.
+        """
+        with self.engine.begin() as connection:
+            leases.require(connection, self.clock, server_id, server_id)
+            leases.end(connection, dead_server_id, ServerState.DEAD)
+            return _sessions(connection, dead_server_id)
+
+    def servers(self) -> list[ServerRow]:
+        """Return every server known, by id."""
+        with self._reading.begin() as connection:
+            found = connection.execute(select(servers).order_by(servers.c.id)).mappings().all()
+            now = self.clock.now(connection)
+            return [leases.server_row(row, self.clock, now) for row in found]
+
+    # -- sessions ----------------------------------------------------------------
+
+    def create_session(
+        self, session_id: str, incarnation: bytes, token_hash: bytes, server_id: str
+    ) -> SessionRow:
+        """Make a session, or return it when this incarnation has made it before.
+
+        An ended session is replaced; its numbers go on, so its files and its fenced
+        servers cannot be mistaken for the new one's.
+
+        Raises
+        ------
+        SessionBusy
+            Another incarnation has the session.
+        LeaseLost
+            The server holds no lease.
+        """
+        now = time.time()
+        fresh = {
+            "incarnation": incarnation,
+            "resume_token_hash": token_hash,
+            "owner": server_id,
+            "state": SessionState.ACTIVE,
+            "failed_seq": None,
+            "failed_reason": None,
+            "created_at": now,
+            "updated_at": now,
+        }
+        first = {"id": session_id, "token": 1, "generation": 0, "last_epoch": 0}
+        with self.engine.begin() as connection:
+            # Sessions are locked before servers everywhere, so that nobody dead-locks.
+            connection.execute(_locking(session_id))
+            leases.require(connection, self.clock, server_id, server_id)
+            # Two creators may get here at once: the second insert waits, then does nothing.
+            insert = records.insert_into(connection.dialect.name, sessions).values(**first, **fresh)
+            connection.execute(insert.on_conflict_do_nothing())
+            row = _locked(connection, session_id)
+            if row.state is SessionState.ENDED:
+                records.cut_back(connection, session_id, 0)
+                return _change(connection, row, token=row.token + 1, **fresh)
+            if row.incarnation != incarnation:
+                raise SessionBusy(
+                    f"session {session_id!r} exists and belongs to another client",
+                    session_id=session_id,
+                    owner=row.owner,
+                )
+            return row
+
+    def session(self, session_id: str) -> SessionRow:
+        """Return one session.
+
+        Raises
+        ------
+        SessionNotFound
+            There is none of this id.
+        """
+        with self._reading.begin() as connection:
+            found = connection.execute(select(*_COLUMNS).where(sessions.c.id == session_id))
+            return _row(found.first(), session_id)
+
+    def sessions(self, owner: str | None = None) -> list[SessionRow]:
+        """Return all sessions, or those of one server, by id."""
+        with self._reading.begin() as connection:
+            return _sessions(connection, owner)
+
+    def claim(self, session_id: str, server_id: str, *, seq: int | None = None) -> SessionRow:
+        """Take a session for a server under a new fencing token, cut back to an epoch.
+
+        Parameters
+        ----------
+        seq : int, optional
+            Where the session will go on: the seq of the epoch that will be restored, by
+            default the newest usable one (0 without any). What the journal knows beyond it
+            is dropped and epochs beyond it are not used again.
+
+        Raises
+        ------
+        SessionBusy
+            Its server is alive; ``owner`` and ``retry_after`` (seconds) say whose lease it is.
+        SessionNotFound
+            There is none of this id, or it has ended.
+        LeaseLost
+            The claiming server holds no lease.
+        """
+        with self.engine.begin() as connection:
+            row = _alive(connection, session_id)
+            owner = leases.require(connection, self.clock, server_id, row.owner)
+            if row.owner != server_id and owner.lease_left > 0:
+                raise SessionBusy(
+                    f"session {session_id!r} belongs to server {row.owner} at {owner.endpoint}, "
+                    f"whose lease ends in {owner.lease_left:.1f} s",
+                    session_id=session_id,
+                    owner=row.owner,
+                    retry_after=owner.lease_left,
+                )
+            _cut_back(connection, session_id, seq)
+            return _change(connection, row, owner=server_id, token=row.token + 1)
+
+    def cut_back(self, session_id: str, token: int, seq: int) -> None:
+        """Cut a claimed session back further: the epoch of the claim could not be restored."""
+        with self.engine.begin() as connection:
+            _current(connection, session_id, token)
+            _cut_back(connection, session_id, seq)
+
+    def attach(self, session_id: str, token: int, incarnation: bytes) -> SessionRow:
+        """Start a new attachment: the next generation, durable.
+
+        Raises
+        ------
+        SessionBusy
+            The session belongs to another incarnation.
+        """
+        with self.engine.begin() as connection:
+            row = _current(connection, session_id, token)
+            if row.incarnation != incarnation:
+                raise SessionBusy(
+                    f"session {session_id!r} belongs to another client", session_id=session_id
+                )
+            return _change(connection, row, generation=row.generation + 1)
+
+    def adopt(
+        self, session_id: str, token: int, incarnation: bytes, token_hash: bytes | None = None
+    ) -> SessionRow:
+        """Start an attachment of a new incarnation; the old one is fenced off for ever."""
+        with self.engine.begin() as connection:
+            row = _current(connection, session_id, token)
+            return _change(
+                connection,
+                row,
+                generation=row.generation + 1,
+                incarnation=incarnation,
+                resume_token_hash=token_hash or row.resume_token_hash,
+            )
+
+    def park(self, session_id: str, token: int, seq: int, reason: str) -> SessionRow:
+        """Set a session aside whose call ``seq`` kills its worker; its epochs stay."""
+        with self.engine.begin() as connection:
+            row = _current(connection, session_id, token)
+            parked = {"state": SessionState.PARKED, "failed_seq": seq, "failed_reason": reason}
+            return _change(connection, row, **parked)
+
+    def unpark(self, session_id: str, token: int) -> SessionRow:
+        """Let a parked session go on."""
+        with self.engine.begin() as connection:
+            row = _current(connection, session_id, token)
+            active = {"state": SessionState.ACTIVE, "failed_seq": None, "failed_reason": None}
+            return _change(connection, row, **active)
+
+    def end_session(self, session_id: str, token: int) -> None:
+        """End a session for good; its epochs may be removed."""
+        with self.engine.begin() as connection:
+            row = _current(connection, session_id, token, ended_too=True)
+            if row.state is not SessionState.ENDED:
+                records.cut_back(connection, session_id, 0)
+                epochs.mark_all_deleting(connection, session_id)
+                _change(connection, row, state=SessionState.ENDED)
+
+    # -- what a session holds ----------------------------------------------------
+
+    def record(self, session_id: str, token: int, entries: Iterable[Entry]) -> None:
+        """Write what calls created and ended; the same entries again change nothing."""
+        with self.engine.begin() as connection:
+            _check_token(connection, session_id, token)
+            records.write(connection, session_id, entries)
+
+    def handles(self, session_id: str) -> list[HandleRow]:
+        """Return the live handles in the order of their creation."""
+        with self._reading.begin() as connection:
+            return records.live_handles(connection, session_id)
+
+    def allocations(self, session_id: str) -> list[AllocationRow]:
+        """Return the live allocations by address."""
+        with self._reading.begin() as connection:
+            return records.live_allocations(connection, session_id)
+
+    def allocation_at(self, session_id: str, address: int) -> AllocationRow | None:
+        """Return the live allocation that contains an address."""
+        with self._reading.begin() as connection:
+            return records.allocation_at(connection, session_id, address)
+
+    # -- epochs ------------------------------------------------------------------
+
+    def commit_epoch(self, session_id: str, token: int, row: EpochRow) -> int:
+        """Commit an epoch: from here on a restore may use it.
+
+        Returns
+        -------
+        int
+            The recoverable seq: that of the older of the two newest verified epochs, or 0.
+
+        Raises
+        ------
+        CheckpointError
+            The epoch's number is taken.
+        """
+        with self.engine.begin() as connection:
+            session = _current(connection, session_id, token)
+            epochs.commit(connection, session_id, replace(row, token=token))
+            if row.epoch > session.last_epoch:
+                _change(connection, session, last_epoch=row.epoch)
+            recoverable = epochs.recoverable_seq(connection, session_id)
+            if recoverable:
+                records.prune(connection, session_id, recoverable)
+            return recoverable
+
+    def epochs(self, session_id: str, *, unusable: bool = False) -> list[EpochRow]:
+        """Return the verified epochs that are not being removed, or all, newest first."""
+        with self._reading.begin() as connection:
+            return (epochs.every if unusable else epochs.usable)(connection, session_id)
+
+    def mark_deleting(
+        self, session_id: str, token: int, numbers: Collection[int]
+    ) -> list[EpochRow]:
+        """Mark epochs for removal; the two newest verified ones are left out.
+
+        Returns
+        -------
+        list of EpochRow
+            Those that are marked. Remove their files one lease after `deleting_since`.
+        """
+        with self.engine.begin() as connection:
+            _current(connection, session_id, token, ended_too=True)
+            return epochs.mark_deleting(connection, session_id, numbers)
+
+    def forget_epochs(self, session_id: str, token: int, numbers: Collection[int]) -> None:
+        """Drop the rows of epochs whose files are gone; unmarked ones stay."""
+        with self.engine.begin() as connection:
+            _current(connection, session_id, token, ended_too=True)
+            epochs.forget(connection, session_id, numbers)
+
+
+def _row(found: Row[Any] | None, session_id: str) -> SessionRow:
+    if found is None:
+        raise SessionNotFound(f"there is no session {session_id!r}", session_id=session_id)
+    values = found._asdict()
+    return SessionRow(**{**values, "state": SessionState(values["state"])})
+
+
+def _sessions(connection: Connection, owner: str | None) -> list[SessionRow]:
+    query = select(*_COLUMNS).order_by(sessions.c.id)
+    if owner is not None:
+        query = query.where(sessions.c.owner == owner)
+    return [_row(found, "") for found in connection.execute(query)]
+
+
+def _locked(connection: Connection, session_id: str) -> SessionRow:
+    """Read a session and keep others from changing it until the transaction ends."""
+    return _row(connection.execute(_locking(session_id)).first(), session_id)
+
+
+def _locking(session_id: str) -> Select[Any]:
+    query = select(*_COLUMNS).where(sessions.c.id == session_id)
+    return query.with_for_update(key_share=True)
+
+
+def _alive(connection: Connection, session_id: str) -> SessionRow:
+    row = _locked(connection, session_id)
+    if row.state is SessionState.ENDED:
+        raise SessionNotFound(f"session {session_id!r} has ended", session_id=session_id)
+    return row
+
+
+def _current(
+    connection: Connection, session_id: str, token: int, *, ended_too: bool = False
+) -> SessionRow:
+    """Lock a session that ``token`` may still change."""
+    row = (_locked if ended_too else _alive)(connection, session_id)
+    _compare(row.id, token, row.token, row.owner)
+    return row
+
+
+def _check_token(connection: Connection, session_id: str, token: int) -> None:
+    """Hold the token still until the transaction ends; cheaper than `_current`."""
+    query = select(sessions.c.token, sessions.c.owner).where(sessions.c.id == session_id)
+    found = connection.execute(query.with_for_update(read=True)).first()
+    if found is None:
+        raise SessionNotFound(f"there is no session {session_id!r}", session_id=session_id)
+    _compare(session_id, token, *found)
+
+
+def _compare(session_id: str, token: int, current: int, owner: str) -> None:
+    if token != current:
+        raise TokenSuperseded(
+            f"token {token} of session {session_id!r} is superseded by {current} of server {owner}",
+            session_id=session_id,
+            token=token,
+            current=current,
+            owner=owner,
+        )
+
+
+def _change(connection: Connection, row: SessionRow, **values: Any) -> SessionRow:
+    values.setdefault("updated_at", time.time())
+    connection.execute(update(sessions).where(sessions.c.id == row.id).values(values))
+    return replace(row, **values)
+
+
+def _cut_back(connection: Connection, session_id: str, seq: int | None) -> None:
+    if seq is None:
+        newest = epochs.usable(connection, session_id)[:1]
+        seq = newest[0].seq if newest else 0
+    records.cut_back(connection, session_id, seq)
+    epochs.disqualify_after(connection, session_id, seq)
