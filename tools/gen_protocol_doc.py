@@ -6,35 +6,18 @@ import argparse
 import difflib
 import enum
 import inspect
+import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from outlast import errors
-from outlast.session import schema
+from outlast.session import schema, wire
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "protocol.md"
 #: The explanation around the tables, one file; ``{{name}}`` is where a table goes.
 TEMPLATE = ROOT / "docs" / "protocol.in.md"
-
-#: Every field type: bytes it takes, what it is.
-TYPES = {
-    "u8": ("1", "unsigned integer"),
-    "u16": ("2", "unsigned integer"),
-    "u32": ("4", "unsigned integer"),
-    "u64": ("8", "unsigned integer"),
-    "i32": ("4", "signed integer, two's complement"),
-    "f32": ("4", "IEEE 754 single"),
-    "f64": ("8", "IEEE 754 double"),
-    "b16": ("16", "bytes as they are"),
-    "b32": ("32", "bytes as they are"),
-    "str": ("2 + n", "u16 length, then UTF-8"),
-    "json": ("4 + n", "u32 length, then JSON in UTF-8"),
-    "u64s": ("2 + 8n", "u16 count, then u64 each"),
-    "ranges": ("2 + 16n", "u16 count, then first and last as u64 each, both inclusive"),
-    "bytes": ("rest", "the rest of the record, or a payload frame"),
-}
 
 
 def main() -> int:
@@ -117,8 +100,8 @@ def constant_comments() -> dict[str, str]:
 
 def types() -> Iterator[str]:
     """Yield the table of field types."""
-    rows = [(f"`{name}`", size, doc) for name, (size, doc) in TYPES.items()]
-    yield from table(("type", "bytes", "contents"), rows)
+    rows = [(f"`{name}`", contents) for name, contents in wire.TYPES.items()]
+    yield from table(("type", "contents"), rows)
 
 
 def kinds() -> Iterator[str]:
@@ -162,8 +145,14 @@ def operations() -> Iterator[str]:
 
 def field_table(fields: tuple[schema.Field, ...]) -> Iterator[str]:
     """Yield the table of a record's fields in the order in which they are packed."""
-    rows = [(f"`{field.name}`", f"`{field.type}`", TYPES[field.type][0]) for field in fields]
+    rows = [(f"`{field.name}`", f"`{field.type}`", width(field.type)) for field in fields]
     yield from table(("field", "type", "bytes"), rows)
+
+
+def width(type_name: str) -> str:
+    """Return how many bytes a field takes, where all of its type take the same."""
+    code = wire.FIXED.get(type_name)
+    return str(struct.calcsize(f"<{code}")) if code else "varies"
 
 
 def enumeration(kind: type[enum.Enum]) -> Iterator[str]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from outlast.errors import ConfigError
+from outlast.session.ids import MAX_SESSION_ID, check_session_id
 from outlast.settings import Unusable
 
 #: Port of the session server unless something else is said.
@@ -15,8 +17,6 @@ DEFAULT_PORT = 14833
 MAX_SECONDS = 2_147_483.0
 #: No size is larger.
 MAX_SIZE = (1 << 63) - 1  # bytes
-#: Longest session id.
-MAX_SESSION_ID = 128  # characters
 
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE | re.ASCII)
@@ -100,9 +100,10 @@ def folder(text: str) -> Path:
 
 def session_id(text: str) -> str:
     """Parse a session id."""
-    if not text.isprintable() or not 0 < len(text) <= MAX_SESSION_ID:
-        raise Unusable(f"allowed: 1 to {MAX_SESSION_ID} printable characters")
-    return text
+    try:
+        return check_session_id(text)
+    except ConfigError:
+        raise Unusable(f"allowed: 1 to {MAX_SESSION_ID} printable characters") from None
 
 
 def token(text: str) -> str:
