@@ -1,0 +1,13 @@
+"""Alembic environment: runs inside the transaction that `outlast.migrations.upgrade` opened."""
+
+from alembic import context
+
+from outlast.session.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    # SQLite changes a column by copying its table.
+    render_as_batch=True,
+)
+context.run_migrations()
