@@ -287,7 +287,8 @@ class ReplyKind(enum.IntEnum):
 
     #: Outcome of an answered call; number is its seq.
     OUTCOME = 0
-    #: A one-way call failed; number is its seq. Reported once, by a later waiting call.
+    #: A one-way call failed; number is its seq, value its context. A later waiting call
+    #: reports it, once.
     DEFERRED = 1
     #: Answer of a query; number is its qid.
     ANSWER = 2
@@ -337,8 +338,9 @@ MESSAGES: dict[Kind, MessageSpec] = {
         _message(
             Kind.ATTACH,
             "client",
-            "generation:u64 secret:b32 acked:u64 ranges:ranges deferred:u64s",
-            "First message on the data connection. `acked` and `ranges` name every answered "
+            "generation:u64 secret:b32 replay_to:u64 acked:u64 ranges:ranges deferred:u64s",
+            "First message on the data connection. Calls up to `replay_to` have been applied once "
+            "before: until then this is replay. `acked` and `ranges` name every answered "
             "call whose reply has landed, `deferred` every one-way failure that has.",
         ),
         _message(

@@ -122,7 +122,7 @@ class _Layout:
 
 def _pack_variable(kind: str, value: Any) -> bytes:
     if kind == "str":
-        text = value.encode()
+        text: bytes = value.encode()
         if len(text) > 0xFFFF:
             raise ProtocolError("a text field is longer than 65535 bytes")
         return struct.pack("<H", len(text)) + text
@@ -344,9 +344,7 @@ def pack_reply(reply: Reply, inline_limit: int) -> tuple[bytes, Any | None]:
     data = reply.data
     value = b"" if reply.kind == ReplyKind.ANSWER else _U64.pack(reply.value)
     if len(data) > inline_limit:
-        head = REPLY.pack(
-            reply.number, reply.kind, RecordFlag.PAYLOAD, reply.result, len(value)
-        )
+        head = REPLY.pack(reply.number, reply.kind, RecordFlag.PAYLOAD, reply.result, len(value))
         return head + value, data
     head = REPLY.pack(reply.number, reply.kind, 0, reply.result, len(value) + len(data))
     return head + value + bytes(data), None

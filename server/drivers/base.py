@@ -153,6 +153,22 @@ class Driver(ABC):
         """
 
     @abstractmethod
+    def launch_packed(
+        self,
+        function: int,
+        stream: int,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        block_x: int,
+        block_y: int,
+        block_z: int,
+        shared: int,
+        parameters: bytes | memoryview,
+    ) -> int:
+        """Launch a kernel with its packed parameter buffer. Returns a ``CUresult`` value."""
+
+    @abstractmethod
     def module_info(self, module: int) -> ModuleInfo:
         """Return what a module loaded by `cuModuleLoadData` offers."""
 

@@ -1,0 +1,120 @@
+"""Contexts: primary ones by device, others by handle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ReplayDiverged
+from outlast.server.calls.registry import Args, Imposed, answered, one_way, query
+from outlast.session.handles import Handle, HandleKind
+from outlast.session.ids import primary_context
+from outlast.session.schema import Op, ReplyKind
+
+if TYPE_CHECKING:
+    from outlast.server.executor import Executor
+
+INVALID_CONTEXT = 201
+
+
+@one_way(Op.PRIMARY_RETAIN)
+def primary_retain(ex: Executor, args: Args, data: Any) -> int:
+    """Retain a device's primary context; its handle is a constant."""
+    device = args[0]
+    result, real = ex.cuda.cuDevicePrimaryCtxRetain(device)
+    if result:
+        return int(result)
+    ex.retains[device] = ex.retains.get(device, 0) + 1
+    handle = primary_context(device)
+    if handle not in ex.handles:
+        recipe = {"device": device, "primary": True}
+        ex.add_handle(HandleKind.CONTEXT, handle, int(real), recipe)
+    return 0
+
+
+@one_way(Op.PRIMARY_RELEASE)
+def primary_release(ex: Executor, args: Args, data: Any) -> int:
+    """Give one retain back; the last one destroys what the context owns."""
+    device = args[0]
+    (result,) = ex.cuda.cuDevicePrimaryCtxRelease(device)
+    if result:
+        return int(result)
+    ex.retains[device] -= 1
+    if not ex.retains[device]:
+        _forget(ex, primary_context(device))
+    return 0
+
+
+@one_way(Op.PRIMARY_RESET)
+def primary_reset(ex: Executor, args: Args, data: Any) -> int:
+    """Destroy what a primary context owns; retains stay."""
+    device = args[0]
+    (result,) = ex.cuda.cuDevicePrimaryCtxReset(device)
+    if result:
+        return int(result)
+    handle = primary_context(device)
+    _forget(ex, handle)
+    if ex.retains.get(device):
+        real = ex.cuda.cuDevicePrimaryCtxRetain(device)[1]
+        ex.cuda.cuDevicePrimaryCtxRelease(device)
+        ex.add_handle(HandleKind.CONTEXT, handle, int(real), {"device": device, "primary": True})
+    return 0
+
+
+@answered(Op.CTX_CREATE)
+def ctx_create(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
+    """Create a context."""
+    handle, device, flags = args
+    result, real = create_context(ex, device, flags)
+    if result == 0:
+        ex.add_handle(HandleKind.CONTEXT, handle, real, {"device": device, "flags": flags})
+    elif imposed is not None:
+        raise ReplayDiverged(f"context {handle:#x} cannot be made again: error {result}")
+    if imposed is None:
+        ex.answer(result)
+    ex.rebind()
+
+
+@one_way(Op.CTX_DESTROY)
+def ctx_destroy(ex: Executor, args: Args, data: Any) -> int:
+    """Destroy a context with all it owns."""
+    context = ex.handles.get(HandleKind.CONTEXT, args[0])
+    if context is None:
+        return INVALID_CONTEXT
+    (result,) = ex.cuda.cuCtxDestroy(context.real)
+    if not result:
+        _forget(ex, context.id)
+    ex.rebind()
+    return int(result)
+
+
+@query(Op.CTX_SYNC)
+def ctx_sync(ex: Executor, args: Args) -> None:
+    """Answer when all work issued so far is done."""
+    ex.wait_for(ex.driver.ticket(), ReplyKind.ANSWER, args[0])
+
+
+def create_context(ex: Executor, device: int, flags: int) -> tuple[int, int]:
+    """Create a context on the device; return ``(result, real handle)``."""
+    result, real = ex.cuda.cuCtxCreate(None, flags, device)
+    return int(result), int(real) if not result else 0
+
+
+def restore_context(ex: Executor, handle: Handle, retains: int) -> int:
+    """Make a context of a manifest again; return its real handle, 0 on failure."""
+    device = handle.recipe["device"]
+    if not handle.recipe.get("primary"):
+        return create_context(ex, device, handle.recipe["flags"])[1]
+    real = 0
+    for _ in range(max(1, retains)):
+        result, real = ex.cuda.cuDevicePrimaryCtxRetain(device)
+        if result:
+            return 0
+    ex.retains[device] = retains
+    return int(real)
+
+
+def _forget(ex: Executor, context: int) -> None:
+    ex.drop_handle(context)
+    for allocation in [a for a in ex.allocations.values() if a.context == context]:
+        del ex.allocations[allocation.address]
+        ex.journal.append({"what": "freed", "address": allocation.address, "seq": ex.seq})

@@ -1,0 +1,107 @@
+"""Modules and functions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from outlast.errors import ReplayDiverged
+from outlast.server.calls.registry import Args, Imposed, answered, one_way, unusable
+from outlast.server.drivers.base import ModuleInfo
+from outlast.session.handles import HandleKind
+from outlast.session.schema import Op
+
+if TYPE_CHECKING:
+    from outlast.server.executor import Executor
+
+
+def describe(info: ModuleInfo) -> bytes:
+    """Return what the client is told of a module, as JSON."""
+    functions = [
+        {
+            "name": f.name,
+            "parameters": [[p.offset, p.size] for p in f.parameters],
+            "attributes": {str(k): v for k, v in sorted(f.attributes.items())},
+        }
+        for f in info.functions
+    ]
+    variables = [{"name": g.name, "address": g.address, "size": g.size} for g in info.globals]
+    return json.dumps({"functions": functions, "globals": variables}).encode()
+
+
+def fingerprint(description: bytes) -> int:
+    """Return 64 bits that tell two module descriptions apart: addresses must not move."""
+    return int.from_bytes(blake3(description).digest(8), "little")
+
+
+@answered(Op.MODULE_LOAD)
+def module_load(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
+    """Load an image; the answer carries its functions and globals."""
+    handle = args[0]
+    image = bytes(data)
+    result, real = ex.cuda.cuModuleLoadData(image)
+    if result:
+        if imposed is not None:
+            raise ReplayDiverged(f"module {handle:#x} cannot be loaded again: error {int(result)}")
+        ex.answer(int(result))
+        return
+    description = describe(ex.driver.module_info(int(real)))
+    value = fingerprint(description)
+    if imposed is not None and imposed[2] != value:
+        raise ReplayDiverged(f"module {handle:#x} came back with other functions or addresses")
+    digest = blake3(image).hexdigest()
+    ex.images[digest] = image
+    ex.add_handle(HandleKind.MODULE, handle, int(real), {"image": digest}, (ex.context,))
+    if imposed is None:
+        ex.answer(0, value, description)
+
+
+@one_way(Op.MODULE_UNLOAD)
+def module_unload(ex: Executor, args: Args, data: Any) -> int:
+    """Unload a module and forget its functions."""
+    module = ex.handles.get(HandleKind.MODULE, args[0])
+    if module is None:
+        return unusable(ex, args[0])
+    (result,) = ex.cuda.cuModuleUnload(module.real)
+    ex.drop_handle(module.id)
+    used = {h.recipe["image"] for h in ex.handles.ordered() if h.kind is HandleKind.MODULE}
+    if module.recipe["image"] not in used:
+        ex.images.pop(module.recipe["image"], None)
+    return int(result)
+
+
+@one_way(Op.FUNCTION_GET)
+def function_get(ex: Executor, args: Args, data: Any) -> int:
+    """Name a function of a module."""
+    handle, module_id = args
+    module = ex.handles.get(HandleKind.MODULE, module_id)
+    if module is None:
+        return unusable(ex, module_id)
+    try:
+        name = bytes(data).decode()
+    except UnicodeDecodeError:
+        return 500
+    result, real = ex.cuda.cuModuleGetFunction(module.real, name.encode())
+    if result:
+        ex.handles.dead.add(handle)
+        return int(result)
+    ex.add_handle(HandleKind.FUNCTION, handle, int(real), {"name": name}, (module.id,))
+    return 0
+
+
+@answered(Op.FUNCTION_SET_ATTRIBUTE)
+def function_set_attribute(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
+    """Set an attribute of a function; it is part of the function's recipe."""
+    handle, attribute, value = args
+    function = ex.handles.get(HandleKind.FUNCTION, handle)
+    result = 400
+    if function is not None:
+        result = int(ex.cuda.cuFuncSetAttribute(function.real, attribute, value)[0])
+    if result == 0 and function is not None:
+        function.recipe.setdefault("attributes", {})[str(attribute)] = value
+    if imposed is None:
+        ex.answer(result)
+    elif result:
+        raise ReplayDiverged(f"function {handle:#x} refuses its attribute: error {result}")

@@ -1,0 +1,282 @@
+"""The executor: does the calls of a session on the device, in their order.
+
+It never waits for the device. Copies to the host and synchronisations become waits on
+tickets taken at their place in the order; `settle` answers those that are done, data
+before answers. What failed on the device is reported once, with the call that caused it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.cuda_types import CUresult
+from outlast.errors import ProtocolError
+from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
+from outlast.server.calls.launch import launch
+from outlast.server.drivers.base import Driver
+from outlast.session import wire
+from outlast.session.cuda import is_sticky
+from outlast.session.handles import Handle, HandleKind, HandleTable
+from outlast.session.host import HostSession
+from outlast.session.schema import Op, OpClass, ReplyKind
+from outlast.session.wire import Reply
+
+SUCCESS = int(CUresult.CUDA_SUCCESS)
+
+#: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
+SPECIAL_STREAMS = (0, 1, 2)
+
+
+@dataclass(slots=True)
+class Wait:
+    """A call or query that is answered once a ticket is done."""
+
+    ticket: int
+    kind: ReplyKind
+    number: int
+    data: memoryview | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One live cuMemAlloc allocation."""
+
+    address: int
+    size: int  # bytes, as asked for
+    context: int
+    created_seq: int
+
+
+class Executor:
+    """Applies call records to a device; holds the session's handles and allocations.
+
+    Parameters
+    ----------
+    driver : Driver
+        The device.
+    host : HostSession
+        Sequence, replies and acknowledgements.
+    issued : mutable sequence of int, optional
+        Shared page: ``issued[0]`` is the call about to be made, ``issued[1]`` its
+        operation (0: none in hand), so that a call that kills the process can be named.
+    """
+
+    def __init__(
+        self, driver: Driver, host: HostSession, issued: MutableSequence[int] | None = None
+    ) -> None:
+        self.driver = driver
+        #: The device by CUDA's function names, as both kinds of device have them.
+        self.cuda: Any = driver
+        self.host = host
+        self.issued: MutableSequence[int] = issued if issued is not None else [0, 0]
+        self.handles = HandleTable()
+        self.handles.real[HandleKind.STREAM].update({s: s for s in SPECIAL_STREAMS})
+        self.allocations: dict[int, Allocation] = {}
+        #: Images of loaded modules, by digest.
+        self.images: dict[str, bytes] = {}
+        #: Retains of each device's primary context.
+        self.retains: dict[int, int] = {}
+        #: Sticky result of the poisoned context, 0 while healthy.
+        self.poisoned = 0
+        #: Journal entries not yet handed over.
+        self.journal: list[dict[str, Any]] = []
+        #: (seq, monotonic start) of a call that may take long, for the pulse thread.
+        self.in_call: tuple[int, float] | None = None
+        self.waits: list[Wait] = []
+        self.seq = 0
+        self.context = 0
+        self._imposed: tuple[Any, ...] | None = None
+
+    # -- running ------------------------------------------------------------------------------
+
+    def run(self, first_seq: int, skip: int, stream: Any, payloads: Sequence[Any]) -> None:
+        """Apply one admitted batch, leaving out its first ``skip`` sequenced calls.
+
+        Raises
+        ------
+        ProtocolError
+            A record is malformed; what came before it has been applied.
+        ReplayDiverged
+            A recorded success cannot be had again.
+        """
+        seq = first_seq - 1
+        start = first_seq + skip
+        host, issued, driver = self.host, self.issued, self.driver
+        one_way, answered = OpClass.ONE_WAY, OpClass.ANSWERED
+        try:
+            for codec, args, data in wire.iter_records(stream, payloads):
+                cls = codec.spec.cls
+                if cls is one_way or cls is answered:
+                    seq += 1
+                    if seq < start:
+                        self._imposed = None
+                        continue
+                    issued[0] = seq
+                    issued[1] = codec.op
+                    driver.tag = self.seq = seq
+                    if self.poisoned or self._imposed is not None:
+                        self._apply_unusual(codec.op, cls, args, data)
+                    elif cls is one_way:
+                        self._one_way(codec.op, args, data)
+                    else:
+                        self.in_call = (seq, time.monotonic())
+                        ANSWERED[codec.op](self, args, data, None)
+                    host.advance(seq)
+                elif codec.op is Op.BIND:
+                    self._bind(args[1])
+                elif codec.op is Op.OUTCOME:
+                    self._imposed = args
+                else:
+                    self._query(codec.op, args)
+        finally:
+            self.in_call = None
+            issued[1] = 0
+
+    def settle(self) -> None:
+        """Answer the waits that are done, in the order they were issued."""
+        self.note_fault()
+        if not self.waits:
+            return
+        left = []
+        for wait in self.waits:
+            if not self.driver.done(wait.ticket):
+                left.append(wait)
+                continue
+            data = wait.data if wait.data is not None and not self.poisoned else b""
+            self.host.reply(Reply(wait.kind, wait.number, self.poisoned, 0, data))
+        self.waits = left
+        if left:
+            self.driver.watch(min(wait.ticket for wait in left))
+
+    def idle(self, timeout: float) -> bool:
+        """Wait until the device has done everything, and settle; False after ``timeout``."""
+        done = self.driver.wait(self.driver.ticket(), timeout)
+        self.settle()
+        return done
+
+    # -- for the calls ----------------------------------------------------------------------------
+
+    def answer(self, result: int, value: int = 0, data: bytes = b"") -> None:
+        """Answer the call in hand."""
+        self.host.reply(Reply(ReplyKind.OUTCOME, self.seq, result, value, data))
+
+    def wait_for(
+        self, ticket: int, kind: ReplyKind, number: int, data: memoryview | None = None
+    ) -> None:
+        """Answer ``number`` once ``ticket`` is done."""
+        self.waits.append(Wait(ticket, kind, number, data))
+
+    def note_fault(self) -> None:
+        """Look whether the device has failed since; report that once, with its cause."""
+        if self.poisoned:
+            return
+        fault = self.driver.fault()
+        if fault is not None:
+            self.poisoned = fault.result
+            self.host.reply(Reply(ReplyKind.DEFERRED, fault.tag, fault.result, self.context))
+
+    def add_handle(
+        self,
+        kind: HandleKind,
+        handle: int,
+        real: int,
+        recipe: dict[str, Any],
+        parents: tuple[int, ...] = (),
+    ) -> None:
+        """Enter a new object and journal it.
+
+        Raises
+        ------
+        ProtocolError
+            The client chose a handle that is in use, or a parent that is gone.
+        """
+        try:
+            self.handles.add(Handle(handle, kind, real, self.seq, recipe, parents))
+        except KeyError as error:
+            raise ProtocolError(f"call {self.seq}: {error.args[0]}") from error
+        self.journal.append(
+            {"what": "handle", "kind": kind, "id": handle, "recipe": recipe, "seq": self.seq}
+        )
+
+    def note_allocation(self, address: int, size: int) -> None:
+        """Enter a new allocation and journal it."""
+        self.allocations[address] = Allocation(address, size, self.context, self.seq)
+        self.journal.append(
+            {"what": "allocated", "address": address, "size": size, "seq": self.seq}
+        )
+
+    def rebind(self) -> None:
+        """Make the device's current context the bound one again."""
+        context, self.context = self.context, -1
+        self._bind(context)
+
+    def drop_handle(self, handle: int) -> list[Handle]:
+        """Remove an object with all that was made from it, and journal that."""
+        removed = self.handles.remove(handle)
+        for gone in removed:
+            self.journal.append(
+                {"what": "destroyed", "kind": gone.kind, "id": gone.id, "seq": self.seq}
+            )
+        return removed
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _one_way(self, op: Op, args: tuple[Any, ...], data: Any) -> None:
+        if op is Op.LAUNCH:
+            result = launch(self, args, data)
+        else:
+            result = ONE_WAY[op](self, args, data)
+        if result:
+            self._late(int(result))
+
+    def _apply_unusual(self, op: Op, cls: OpClass, args: tuple[Any, ...], data: Any) -> None:
+        """Apply a call under a recorded outcome or in a poisoned context."""
+        imposed, self._imposed = self._imposed, None
+        if imposed is not None:
+            if imposed[0] != self.seq:
+                raise ProtocolError(f"an outcome of call {imposed[0]} precedes call {self.seq}")
+            if imposed[1] != SUCCESS:
+                # It failed the first time: skip it, and let a sticky failure stay one.
+                if is_sticky(imposed[1]):
+                    self.poisoned = imposed[1]
+                return
+        if self.poisoned:
+            if cls is OpClass.ANSWERED and imposed is None:
+                self.answer(self.poisoned)
+            return
+        if cls is OpClass.ANSWERED:
+            self.in_call = (self.seq, time.monotonic())
+            ANSWERED[op](self, args, data, imposed)
+        else:
+            self._one_way(op, args, data)
+
+    def _late(self, result: int) -> None:
+        """Report a one-way call's failure; a sticky one poisons the context."""
+        if is_sticky(result):
+            self.note_fault()
+            if self.poisoned:
+                return  # the fault names the call that caused it
+            self.poisoned = result
+        self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
+
+    def _bind(self, context: int) -> None:
+        if context == self.context:
+            return
+        real = self.handles.real[HandleKind.CONTEXT].get(context, 0)
+        self.cuda.cuCtxSetCurrent(real)
+        self.context = context
+
+    def _query(self, op: Op, args: tuple[Any, ...]) -> None:
+        self.note_fault()
+        number = args[0]
+        if self.poisoned:
+            # Behind the copies before it, so that no answer overtakes data.
+            self.wait_for(self.driver.ticket(), ReplyKind.ANSWER, number)
+            return
+        answered = QUERIES[op](self, args)
+        if answered is not None:
+            result, data = answered
+            self.host.reply(Reply(ReplyKind.ANSWER, number, int(result), 0, data))

@@ -1,0 +1,185 @@
+"""The client's log: every state-changing call that no verified epoch makes superfluous.
+
+It is the only truth of a session. Batches are kept as they were encoded, without their
+header (a header is made at each send). Over its limit the log spills its oldest batches
+to a file; at the hard limit the call fails typed. It never drops.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlast.errors import LogFull
+from outlast.session.schema import Op
+from outlast.session.wire import pack_record, split_stream
+
+#: An epoch is asked for when the log has grown by this share of its limit.
+EPOCH_SHARE = 0.4
+
+
+class Spill(Protocol):
+    """Where batches go that memory has no room for (a file; in tests a list)."""
+
+    def write(self, parts: list[bytes]) -> int:
+        """Append the parts and return where they begin."""
+
+    def read(self, position: int, sizes: list[int]) -> list[bytes]:
+        """Return parts of the given sizes from ``position``."""
+
+    def reset(self) -> None:
+        """Forget everything: no batch is spilled any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a call, as the program saw it."""
+
+    result: int  # CUresult value
+    value: int = 0
+
+
+class Batch:
+    """Consecutive sequenced calls, encoded once, with the payload frames they name."""
+
+    __slots__ = ("count", "first_seq", "parts", "position", "size", "sizes")
+
+    def __init__(self, first_seq: int, count: int, stream: bytes, payloads: list[bytes]) -> None:
+        self.first_seq = first_seq
+        self.count = count
+        #: Stream, then payloads; None while spilled.
+        self.parts: list[bytes] | None = [stream, *payloads]
+        self.sizes = [len(stream), *map(len, payloads)]
+        self.size = sum(self.sizes)
+        self.position = 0
+
+    @property
+    def last_seq(self) -> int:
+        """Seq of the last call."""
+        return self.first_seq + self.count - 1
+
+
+class CallLog:
+    """Batches in order, from `head` on.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes held in memory; above it the oldest batches spill.
+    hard_limit : int
+        Bytes in memory and in the spill file together.
+    spill : Spill or None
+        None: the hard limit is the limit.
+    """
+
+    def __init__(
+        self, limit: int = 256 << 20, hard_limit: int = 4 << 30, spill: Spill | None = None
+    ) -> None:
+        self.limit = limit
+        self.hard_limit = hard_limit if spill else limit
+        self.batches: deque[Batch] = deque()
+        self.outcomes: dict[int, Outcome] = {}
+        self.bytes = 0
+        self.memory = 0
+        #: First seq that can still be sent.
+        self.head = 1
+        self._spill = spill
+        self._spilled = 0
+        self._asked_at = 0
+
+    def check_room(self) -> None:
+        """Refuse a call once the hard limit is reached.
+
+        A call is admitted whenever the log is below its limit before it, so one call
+        may overshoot.
+
+        Raises
+        ------
+        LogFull
+            No epoch has made room.
+        """
+        if self.bytes >= self.hard_limit:
+            raise LogFull(
+                f"the call log holds {self.bytes} bytes, its hard limit is {self.hard_limit}: "
+                "no checkpoint has succeeded since; look at the server's log, or raise "
+                "LUPINE_REPLAY_LIMIT and LUPINE_REPLAY_HARD_LIMIT",
+                bytes=self.bytes,
+            )
+
+    def append(self, batch: Batch) -> None:
+        """Add the next batch, spilling older ones if memory is over the limit."""
+        self.batches.append(batch)
+        self.bytes += batch.size
+        self.memory += batch.size
+        if self.memory > self.limit and self._spill is not None:
+            self._spill_oldest(self._spill)
+
+    def wants_epoch(self) -> bool:
+        """Return whether an epoch should be asked for, once per `EPOCH_SHARE` of growth."""
+        if self.bytes - self._asked_at < self.limit * EPOCH_SHARE:
+            return False
+        self._asked_at = self.bytes
+        return True
+
+    def record(self, seq: int, outcome: Outcome) -> None:
+        """Log the outcome of a call: replay imposes it."""
+        if seq >= self.head:
+            self.outcomes[seq] = outcome
+
+    def truncate(self, recoverable: int) -> None:
+        """Drop what every usable epoch already holds: calls up to ``recoverable``."""
+        while self.batches and self.batches[0].last_seq <= recoverable:
+            batch = self.batches.popleft()
+            self.bytes -= batch.size
+            if batch.parts is not None:
+                self.memory -= batch.size
+            else:
+                self._spilled -= 1
+            self.head = batch.last_seq + 1
+        self._asked_at = min(self._asked_at, self.bytes)
+        for seq in [seq for seq in self.outcomes if seq < self.head]:
+            del self.outcomes[seq]
+        if self._spill is not None and not self._spilled:
+            self._spill.reset()
+
+    def since(self, seq: int) -> Iterator[Batch]:
+        """Yield the batches that hold ``seq`` and later calls, in order."""
+        for batch in self.batches:
+            if batch.last_seq >= seq:
+                yield batch
+
+    def parts(self, batch: Batch) -> list[bytes]:
+        """Return a batch's stream and payloads, read back if it was spilled."""
+        if batch.parts is not None:
+            return batch.parts
+        assert self._spill is not None
+        return self._spill.read(batch.position, batch.sizes)
+
+    def replay_parts(self, batch: Batch) -> list[bytes]:
+        """Return a batch as replay sends it: each known outcome in front of its call."""
+        stream, *payloads = self.parts(batch)
+        seqs = range(batch.first_seq, batch.first_seq + batch.count)
+        if not any(seq in self.outcomes for seq in seqs):
+            return [stream, *payloads]
+        out: list[bytes] = []
+        seq = batch.first_seq
+        for record, sequenced in split_stream(stream):
+            if sequenced:
+                known = self.outcomes.get(seq)
+                if known is not None:
+                    out.append(pack_record(Op.OUTCOME, seq, known.result, known.value))
+                seq += 1
+            out.append(record)
+        return [b"".join(out), *payloads]
+
+    def _spill_oldest(self, spill: Spill) -> None:
+        for batch in self.batches:
+            if self.memory <= self.limit // 2:
+                return
+            if batch.parts is not None:
+                batch.position = spill.write(batch.parts)
+                batch.parts = None
+                self.memory -= batch.size
+                self._spilled += 1

@@ -1,0 +1,463 @@
+"""The client's end of a session, without any I/O: frames in, frames out.
+
+`ClientSession` numbers calls, keeps them in the log, fills the window, lands replies and
+knows what to send again after an attachment. The link (`outlast.shim.link`) gives it
+sockets, threads and time; one lock of the link guards every method.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from outlast.errors import OutlastError, ProtocolError, SessionLost
+from outlast.session import wire
+from outlast.session.calllog import Batch, CallLog, Outcome
+from outlast.session.cuda import is_sticky
+from outlast.session.schema import (
+    HANDLE_FIRST,
+    PROTOCOL_VERSION,
+    STREAM_FORMAT,
+    Intent,
+    Kind,
+    Op,
+    ReplyKind,
+)
+from outlast.session.wire import Message, Reply
+
+#: A batch is sealed at this many calls or bytes, at a wait, or by the link's timer.
+BATCH_CALLS = 64
+BATCH_BYTES = 256 << 10
+#: Bytes sent and not yet applied, unless WELCOME says otherwise.
+DEFAULT_WINDOW = 32 << 20
+
+
+class Phase(enum.Enum):
+    """Where a client session stands."""
+
+    DETACHED = "detached"
+    ATTACHED = "attached"
+    CLOSED = "closed"
+
+
+class Pending:
+    """A call or query whose answer the program waits for."""
+
+    __slots__ = ("done", "error", "number", "op", "out", "reply")
+
+    def __init__(self, op: Op, number: int, out: memoryview | None = None) -> None:
+        self.op = op
+        self.number = number
+        #: Where the bytes of a device-to-host copy land.
+        self.out = out
+        self.done = False
+        self.reply: Reply | None = None
+        #: Why no answer will come.
+        self.error: OutlastError | None = None
+
+
+class _Query:
+    """A query on its way: where in the order it stands and its records, BIND included."""
+
+    __slots__ = ("after_seq", "pending", "records")
+
+    def __init__(self, after_seq: int, records: bytes, pending: Pending) -> None:
+        self.after_seq = after_seq
+        self.records = records
+        self.pending = pending
+
+
+class ClientSession:
+    """State machine of one client session.
+
+    Parameters
+    ----------
+    session_id, incarnation, token
+        See `outlast.session.ids`.
+    log : CallLog
+        Where state-changing calls are kept.
+    intent : Intent
+        What the first HELLO wants; RESUME from the first attachment on.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        incarnation: bytes,
+        token: str,
+        log: CallLog | None = None,
+        intent: Intent = Intent.CREATE,
+    ) -> None:
+        self.session_id = session_id
+        self.incarnation = incarnation
+        self.token = token
+        self.log = log or CallLog()
+        self.intent = intent
+        self.phase = Phase.DETACHED
+        self.error: OutlastError | None = None
+        self.generation = 0
+        self.next_seq = 1
+        self.next_qid = 1
+        #: Last seq the current worker has issued to its device.
+        self.applied = 0
+        self.recoverable = 0
+        self.window = DEFAULT_WINDOW
+        #: First handle free for this process.
+        self.first_handle = HANDLE_FIRST
+        #: What an adopted session already holds.
+        self.inventory: dict[str, Any] = {}
+        #: Sticky ``CUresult`` of a poisoned context, else 0.
+        self.sticky = 0
+        #: Late one-way failures not yet reported: (context, result).
+        self.deferred: deque[tuple[int, int]] = deque()
+        self.replayed_calls = 0
+        self.attachments = 0
+
+        self._records: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._open_first = 1
+        self._open_bytes = 0
+        self._bind = b""
+        self._pending: dict[int, Pending] = {}
+        self._queries: dict[int, _Query] = {}
+        self._unsent: deque[Batch | _Query] = deque()
+        self._unsent_bytes = 0
+        #: Batches up to this seq have been sent before: they go as replay.
+        self._replay_until = 0
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._in_flight_bytes = 0
+        self._landed_deferred: set[int] = set()
+        self._ack_due = False
+
+    # -- the program's side ---------------------------------------------------------------
+
+    def append(self, record: bytes, bind: bytes, payload: bytes | None = None) -> int:
+        """Log a sequenced call and return its seq.
+
+        Parameters
+        ----------
+        record : bytes
+            The packed record.
+        bind : bytes
+            The packed BIND record of the calling thread and its context.
+        payload : bytes, optional
+            The frame the record names.
+        """
+        if bind is not self._bind and bind != self._bind:
+            self._records.append(bind)
+            self._bind = bind
+        self._records.append(record)
+        size = len(record)
+        if payload is not None:
+            self._payloads.append(payload)
+            size += len(payload)
+        self._open_bytes += size
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        if seq - self._open_first >= BATCH_CALLS - 1 or self._open_bytes >= BATCH_BYTES:
+            self.seal()
+        return seq
+
+    def expect(self, op: Op, seq: int, out: memoryview | None = None) -> Pending:
+        """Register that the program waits for the outcome of ``seq``."""
+        pending = Pending(op, seq, out)
+        self._pending[seq] = pending
+        return pending
+
+    def ask(self, op: Op, args: Sequence[int], bind: bytes) -> Pending:
+        """Queue a query behind everything appended so far."""
+        self.seal()
+        pending = Pending(op, self.next_qid)
+        self.next_qid += 1
+        records = bind + wire.pack_record(op, pending.number, *args)
+        query = _Query(self.next_seq - 1, records, pending)
+        self._queries[pending.number] = query
+        self._unsent.append(query)
+        return pending
+
+    def seal(self) -> None:
+        """Close the open batch: it can be sent from now on."""
+        if not self._records:
+            return
+        count = self.next_seq - self._open_first
+        batch = Batch(self._open_first, count, b"".join(self._records), self._payloads)
+        self._records = []
+        self._payloads = []
+        self._open_bytes = 0
+        self._open_first = self.next_seq
+        self._bind = b""
+        self.log.append(batch)
+        self._unsent.append(batch)
+        self._unsent_bytes += batch.size
+
+    @property
+    def open_calls(self) -> int:
+        """Calls appended and not yet sealed."""
+        return len(self._records)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether sealed batches or queries wait to be sent."""
+        return bool(self._unsent)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that are logged and not applied: what a fast program must wait for."""
+        return self._unsent_bytes + self._in_flight_bytes + self._open_bytes
+
+    def take_deferred(self, context: int) -> int:
+        """Return (once) a late failure of ``context``, 0 if there is none."""
+        for index, (owner, result) in enumerate(self.deferred):
+            if owner in (0, context):
+                del self.deferred[index]
+                return result
+        return 0
+
+    # -- the link's side --------------------------------------------------------------------
+
+    def hello(self, build: str, relay: bool, cuda_version: int) -> bytes:
+        """Return the HELLO of the next attachment."""
+        return wire.pack_message(
+            Kind.HELLO,
+            protocol=PROTOCOL_VERSION,
+            stream_format=STREAM_FORMAT,
+            cuda_version=cuda_version,
+            intent=int(self.intent),
+            relay=int(relay),
+            generation=self.generation,
+            log_head=self.log.head,
+            next_seq=self.next_seq,
+            incarnation=self.incarnation,
+            token=self.token,
+            session=self.session_id,
+            build=build,
+        )
+
+    def attach(self, generation: int, secret: bytes) -> bytes:
+        """Return the ATTACH for a granted generation."""
+        self.generation = generation
+        acked, ranges = self._acks()
+        return wire.pack_message(
+            Kind.ATTACH,
+            generation=generation,
+            secret=secret,
+            replay_to=self._replay_until,
+            acked=acked,
+            ranges=ranges,
+            deferred=sorted(self._landed_deferred)[: wire.MAX_LIST],
+        )
+
+    def attached(self, message: Message) -> None:
+        """Take over an attachment: decide what is sent again.
+
+        Raises
+        ------
+        SessionLost
+            The worker's state lies before everything the log still has.
+        """
+        applied: int = message["applied"]
+        if self.intent is Intent.ADOPT:
+            self._start_after(applied, message["inventory"])
+        self.intent = Intent.RESUME
+        if applied + 1 < self.log.head or applied >= self.next_seq:
+            error = SessionLost(
+                f"session {self.session_id!r} is at call {applied} on the server, the client's "
+                f"log holds calls {self.log.head} to {self.next_seq - 1}: it cannot be continued",
+                epoch=applied,
+                head=self.log.head,
+            )
+            self.close(error)
+            raise error
+        self.phase = Phase.ATTACHED
+        self.attachments += 1
+        self.replayed_calls += max(0, self.applied - applied)
+        self.applied = applied
+        self._truncate(message["recoverable"])
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._requeue(applied)
+
+    def detached(self) -> None:
+        """Note that the data connection is gone: nothing is sent until the next attachment."""
+        if self.phase is Phase.ATTACHED:
+            self.phase = Phase.DETACHED
+
+    def close(self, error: OutlastError) -> None:
+        """End the session on this side: every waiting call fails with ``error``."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        self.error = error
+        waiting = [*self._pending.values(), *(q.pending for q in self._queries.values())]
+        for pending in waiting:
+            pending.error = error
+            pending.done = True
+        self._pending.clear()
+        self._queries.clear()
+        self._unsent.clear()
+
+    def take_outgoing(self) -> list[list[bytes]]:
+        """Return the messages that may be sent now (the window limits batches, not queries)."""
+        if self.phase is not Phase.ATTACHED or not self._unsent:
+            return []
+        out: list[list[bytes]] = []
+        acked = self._acked()
+        while self._unsent:
+            item = self._unsent[0]
+            if isinstance(item, _Query):
+                self._unsent.popleft()
+                queries = item.records + self._following_queries()
+                out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked), queries])
+                continue
+            if self._in_flight_bytes and self._in_flight_bytes + item.size > self.window:
+                break
+            self._unsent.popleft()
+            self._unsent_bytes -= item.size
+            out.append(self._batch_message(item, acked))
+        return out
+
+    def receive(self, message: Message) -> None:
+        """Take in one message of the current attachment.
+
+        Raises
+        ------
+        ProtocolError
+            The message does not follow the protocol; the link is to be dropped.
+        """
+        if message.fields.get("generation") != self.generation:
+            return  # from a fenced worker or an older attachment: waste, not damage
+        if message.kind is Kind.REPLIES:
+            self._note_applied(message["applied"])
+            if message.frames:
+                for reply in wire.iter_replies(bytes(message.frames[0]), message.frames[1:]):
+                    self._land(reply)
+        elif message.kind is Kind.EPOCH:
+            if not message["error"]:
+                self._truncate(message["recoverable"])
+
+    def ack(self) -> bytes | None:
+        """Return an ACK if something landed that no batch header has told, else None."""
+        if not self._ack_due or self.phase is not Phase.ATTACHED:
+            return None
+        self._ack_due = False
+        acked, ranges = self._acks()
+        return wire.pack_message(
+            Kind.ACK,
+            generation=self.generation,
+            acked=acked,
+            ranges=ranges,
+            deferred=sorted(self._landed_deferred)[-wire.MAX_LIST :],
+        )
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _acked(self) -> int:
+        return next(iter(self._pending)) - 1 if self._pending else self.next_seq - 1
+
+    def _acks(self) -> tuple[int, list[tuple[int, int]]]:
+        acked = self._acked()
+        ranges = []
+        previous = None
+        for seq in self._pending:
+            if previous is not None and seq > previous + 1:
+                ranges.append((previous + 1, seq - 1))
+            previous = seq
+        if previous is not None and previous < self.next_seq - 1:
+            ranges.append((previous + 1, self.next_seq - 1))
+        return acked, ranges[: wire.MAX_LIST]
+
+    def _following_queries(self) -> bytes:
+        records = []
+        while self._unsent and isinstance(self._unsent[0], _Query):
+            item = self._unsent.popleft()
+            assert isinstance(item, _Query)
+            records.append(item.records)
+        return b"".join(records)
+
+    def _batch_message(self, batch: Batch, acked: int) -> list[bytes]:
+        if batch.first_seq <= self._replay_until:
+            parts = self.log.replay_parts(batch)
+        else:
+            parts = self.log.parts(batch)
+            self._replay_until = batch.last_seq
+        stream = parts[0] + self._following_queries()
+        self._in_flight.append((batch.last_seq, batch.size))
+        self._in_flight_bytes += batch.size
+        header = wire.pack_calls(self.generation, batch.first_seq, batch.count, acked)
+        return [header, stream, *parts[1:]]
+
+    def _note_applied(self, applied: int) -> None:
+        if applied > self.applied:
+            self.applied = applied
+        flight = self._in_flight
+        while flight and flight[0][0] <= applied:
+            self._in_flight_bytes -= flight.popleft()[1]
+
+    def _land(self, reply: Reply) -> None:
+        if reply.kind == ReplyKind.ANSWER:
+            query = self._queries.pop(reply.number, None)
+            if query is not None:
+                self._settle(query.pending, reply)
+        elif reply.kind == ReplyKind.OUTCOME:
+            self._ack_due = True
+            pending = self._pending.pop(reply.number, None)
+            if pending is not None:
+                self.log.record(reply.number, Outcome(reply.result, reply.value))
+                self._settle(pending, reply)
+        elif reply.number not in self._landed_deferred:
+            self._ack_due = True
+            self._landed_deferred.add(reply.number)
+            self.log.record(reply.number, Outcome(reply.result, reply.value))
+            if is_sticky(reply.result):
+                self.sticky = self.sticky or reply.result
+            else:
+                self.deferred.append((reply.value, reply.result))
+
+    def _settle(self, pending: Pending, reply: Reply) -> None:
+        out = pending.out
+        if is_sticky(reply.result):
+            self.sticky = self.sticky or reply.result
+        if out is not None and reply.result == 0:
+            if len(reply.data) == len(out):
+                out[:] = reply.data
+            else:
+                pending.error = ProtocolError(
+                    f"a copy of {len(out)} bytes was answered with {len(reply.data)}"
+                )
+            reply = Reply(reply.kind, reply.number, reply.result, reply.value)
+        elif not isinstance(reply.data, bytes):
+            reply = Reply(reply.kind, reply.number, reply.result, reply.value, bytes(reply.data))
+        pending.reply = reply
+        pending.out = None
+        pending.done = True
+
+    def _truncate(self, recoverable: int) -> None:
+        if recoverable > self.recoverable:
+            self.recoverable = recoverable
+            self.log.truncate(recoverable)
+            self._landed_deferred = {s for s in self._landed_deferred if s >= self.log.head}
+
+    def _requeue(self, applied: int) -> None:
+        """Queue everything behind ``applied``, queries at their places in the order."""
+        queries = deque(
+            sorted(self._queries.values(), key=lambda q: (q.after_seq, q.pending.number))
+        )
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        for batch in self.log.since(applied + 1):
+            while queries and queries[0].after_seq < batch.first_seq:
+                self._unsent.append(queries.popleft())
+            self._unsent.append(batch)
+            self._unsent_bytes += batch.size
+        self._unsent.extend(queries)
+
+    def _start_after(self, applied: int, inventory: dict[str, Any]) -> None:
+        """Begin a fresh log at the epoch that adoption took."""
+        self.next_seq = applied + 1
+        self._open_first = applied + 1
+        self.log.head = applied + 1
+        self.recoverable = applied
+        self.inventory = inventory
+        self.first_handle = max(HANDLE_FIRST, int(inventory.get("next_handle", 0)))

@@ -1,0 +1,96 @@
+"""The handle table: virtual handles, what they stand for, and how to make them again."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class HandleKind(enum.StrEnum):
+    """Kinds of opaque CUDA objects whose handles the client chooses."""
+
+    CONTEXT = "context"
+    MODULE = "module"
+    FUNCTION = "function"
+    STREAM = "stream"
+    EVENT = "event"
+
+
+@dataclass(slots=True)
+class Handle:
+    """One live object."""
+
+    id: int
+    kind: HandleKind
+    #: The device's own handle in this process; another one after a restore.
+    real: int
+    created_seq: int
+    #: What makes it again: JSON values only.
+    recipe: dict[str, Any] = field(default_factory=dict)
+    #: Handles it was made from; they are restored before it and it dies with them.
+    parents: tuple[int, ...] = ()
+
+
+class HandleTable:
+    """Live handles of a session, in the order they were made.
+
+    Ids are never reused within a session, so an id names one object for ever; what the
+    device reuses are its own handles.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[int, Handle] = {}
+        #: Look-up for the executor: kind -> virtual id -> real handle.
+        self.real: dict[HandleKind, dict[int, int]] = {kind: {} for kind in HandleKind}
+        #: Ids whose creation failed; what uses them is skipped.
+        self.dead: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._handles
+
+    def add(self, handle: Handle) -> None:
+        """Enter a new object.
+
+        Raises
+        ------
+        KeyError
+            The id was used before, or a parent does not live.
+        """
+        if handle.id in self._handles:
+            raise KeyError(f"handle {handle.id:#x} is already in use")
+        for parent in handle.parents:
+            if parent not in self._handles:
+                raise KeyError(f"handle {handle.id:#x} depends on {parent:#x}, which is gone")
+        self._handles[handle.id] = handle
+        self.real[handle.kind][handle.id] = handle.real
+
+    def get(self, kind: HandleKind, handle: int) -> Handle | None:
+        """Return the live object of this kind and id."""
+        found = self._handles.get(handle)
+        return found if found is not None and found.kind is kind else None
+
+    def remove(self, handle: int) -> list[Handle]:
+        """Remove an object and all that were made from it; return them, dependants first."""
+        found = self._handles.get(handle)
+        if found is None:
+            return []
+        removed: list[Handle] = []
+        for child in [h.id for h in self._handles.values() if handle in h.parents]:
+            removed.extend(self.remove(child))
+        del self._handles[handle]
+        del self.real[found.kind][handle]
+        return [*removed, found]
+
+    def ordered(self) -> Iterator[Handle]:
+        """Yield live objects so that each comes after what it was made from."""
+        # Parents must live when a child is added, so insertion order is a valid one.
+        yield from self._handles.values()
+
+    def next_id(self, step: int) -> int:
+        """Return the lowest id above every live one."""
+        return max(self._handles, default=-step) + step
