@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the training; the last line on stdout is its result as JSON."""
     options = parse(arguments)
     bar = None if options.quiet else make_bar(options.steps)
-    file = options.losses.open("w") if options.losses else None
+    file = open_losses(options.losses)
     started = time.monotonic()
     try:
         trained = train(cuda, steps=options.steps, seed=options.seed, on_losses=reporter(bar, file))
@@ -79,10 +80,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=_positive, default=DEFAULT_STEPS, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument(
-        "--losses", type=Path, metavar="FILE", help="write every loss as a JSON line, bit for bit"
+        "--losses", metavar="FILE", help="write every loss as a JSON line, bit for bit; -: stdout"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser.parse_args(arguments)
+
+
+def open_losses(name: str | None) -> TextIO | None:
+    """Open the file that gets the losses."""
+    if name is None:
+        return None
+    return os.fdopen(os.dup(sys.stdout.fileno()), "w") if name == "-" else Path(name).open("w")
 
 
 def reporter(bar: Any, file: TextIO | None) -> Callable[[int, NDArray[np.float32]], None]:

@@ -26,8 +26,9 @@ from classifier import (
 )
 from digits import CLASSES, PIXELS
 from numpy.typing import NDArray
-from outlast.server.drivers.emulated import EmulatedDriver
 from training import batches, train
+
+from outlast.server.drivers.emulated import EmulatedDriver
 
 Array = NDArray[Any]
 ROWS, INPUTS, OUTPUTS = 21, 13, 7  # no multiple of a block, so that the edges are tested

@@ -1,0 +1,183 @@
+"""A training whose server is stopped, killed and restarted gives the losses of an undisturbed one.
+
+Starts a session server, trains undisturbed, trains again while the server gets SIGTERM and then,
+with all its workers, SIGKILL; compares every loss bit for bit. The last line is the result as
+JSON; the exit code is 1 if anything is not as claimed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from observer import TRAIN, ObservedTraining, Run
+from picture import draw
+from processes import SERVE, DemoError, ServerProcess
+from verdict import Restart, Verdict, judge
+
+DEFAULT_STEPS = 1500
+#: Where in the training the server is stopped, and where it is killed.
+STOP_AT, KILL_AT = 0.3, 0.65
+STOP_DEADLINE = 40.0  # seconds; the server's own grace time is 30
+TRAINING_DEADLINE = 120.0  # seconds
+LOG_LINES = 20
+INTERRUPTED = 130  # exit code after Ctrl-C
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Demo:
+    """The demo's actors, in one folder."""
+
+    folder: Path
+    steps: int = DEFAULT_STEPS
+    seed: int = 0
+    device: str = "auto"
+    serve: Sequence[str] = SERVE
+    train: Sequence[str] = TRAIN
+    _closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self, picture: Path) -> Verdict:
+        """Do all of it.
+
+        Raises
+        ------
+        DemoError
+            If a process fails or a deadline passes.
+        """
+        with self._closing:
+            server = ServerProcess(
+                self.folder / "state", self.folder / "server.log", self.device, self.serve
+            )
+            self._closing.callback(server.close)
+            self._start(server)
+            undisturbed = self._undisturbed(server)
+            disturbed, restarts = self._disturbed(server)
+            verdict = judge(undisturbed, disturbed, restarts, self.steps)
+            code = server.terminate(STOP_DEADLINE)
+            if code != 0:
+                verdict.failures.append(f"the last SIGTERM ended with exit code {code}")
+        draw(undisturbed, disturbed, restarts, picture)
+        self._say(f"both loss curves are drawn in {picture}")
+        return verdict
+
+    def _undisturbed(self, server: ServerProcess) -> Run:
+        self._say(f"first training: {self.steps} steps, undisturbed")
+        run = self._train(server, "undisturbed").finish(TRAINING_DEADLINE)
+        self._say(f"first training done, accuracy {run.result['accuracy']}")
+        return run
+
+    def _disturbed(self, server: ServerProcess) -> tuple[Run, list[Restart]]:
+        self._say("second training: the same, in a new session, with a server that dies twice")
+        training = self._train(server, "disturbed")
+        restarts = [
+            self._disturb(server, training, "SIGTERM", STOP_AT, self._stop),
+            self._disturb(server, training, "SIGKILL", KILL_AT, self._kill),
+        ]
+        run = training.finish(TRAINING_DEADLINE)
+        self._say(
+            f"second training done, accuracy {run.result['accuracy']}, "
+            f"{run.result['replayed_calls']} calls were replayed"
+        )
+        return run, restarts
+
+    def _disturb(
+        self,
+        server: ServerProcess,
+        training: ObservedTraining,
+        name: str,
+        part: float,
+        end: Callable[[ServerProcess], None],
+    ) -> Restart:
+        """End the server by ``end`` at a part of the training, restart it, measure the stall."""
+        training.wait_for_step(round(part * self.steps), TRAINING_DEADLINE)
+        began, step = time.monotonic(), training.step
+        self._say(f"step {step}: {name}")
+        end(server)
+        self._start(server)
+        training.wait_for_report_after(time.monotonic(), TRAINING_DEADLINE)
+        restart = Restart(name, step, began, time.monotonic(), training.stall(began))
+        self._say(f"the training goes on; it stood still for {restart.stall:.2f} s")
+        return restart
+
+    def _stop(self, server: ServerProcess) -> None:
+        code = server.terminate(STOP_DEADLINE)
+        if code != 0:
+            raise DemoError(f"after SIGTERM the server ended with exit code {code}, not 0")
+        self._say("the server saved the session and ended with exit code 0")
+
+    def _kill(self, server: ServerProcess) -> None:
+        pids = server.kill()
+        self._say(f"{len(pids)} server processes were killed ({', '.join(map(str, pids))})")
+
+    def _start(self, server: ServerProcess) -> None:
+        server.start()
+        self._say(f"server {server.pid} is ready at {server.endpoint}")
+
+    def _train(self, server: ServerProcess, session: str) -> ObservedTraining:
+        options = ["--steps", str(self.steps), "--seed", str(self.seed)]
+        log = self.folder / f"{session}.log"
+        training = ObservedTraining(server.endpoint, session, options, log, self.train)
+        self._closing.callback(training.close)
+        return training
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:6.2f} s] {text}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo and return its exit code."""
+    options = parse(arguments)
+    for number in END_SIGNALS:
+        signal.signal(number, _interrupt)
+    with tempfile.TemporaryDirectory(prefix="outlast-demo-") as name:
+        folder = Path(name)
+        try:
+            verdict = Demo(folder, options.steps, options.seed, options.device).run(options.picture)
+        except DemoError as error:
+            print(logs(folder), file=sys.stderr)
+            print(json.dumps({"bit_identical": False, "failures": [str(error)]}), flush=True)
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    print(json.dumps(verdict.line()), flush=True)
+    return 1 if verdict.failures else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "emulated"))
+    parser.add_argument("--picture", type=Path, default=Path("demo.png"), metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+def logs(folder: Path) -> str:
+    """Return the last lines of every log in ``folder``."""
+    parts = []
+    for path in sorted(folder.glob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        parts.append("\n".join([f"--- {path.name}", *lines]))
+    return "\n".join(parts)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """End the demo; a second Ctrl-C must not cut its cleaning up short."""
+    for each in END_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
