@@ -53,7 +53,6 @@ def test_an_installed_outlast_is_importable_from_any_folder(tmp_path):
     assert Path(done.stdout.strip()).name == "schema.py"
 
 
-@pytest.mark.slow
 def test_a_wheel_holds_every_module_once_and_runs_without_the_checkout(tmp_path):
     pytest.importorskip("scikit_build_core", reason="needs the build back end")
     build = "import sys, scikit_build_core.build as b; print(b.build_wheel(sys.argv[1]))"
