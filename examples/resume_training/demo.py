@@ -24,6 +24,7 @@ from processes import SERVE, DemoError, ServerProcess
 from verdict import Restart, Verdict, judge
 
 DEFAULT_STEPS = 1500
+LEAST_STEPS = 100  # so that both misfortunes meet a running training
 #: Where in the training the server is stopped, and where it is killed.
 STOP_AT, KILL_AT = 0.3, 0.65
 STOP_DEADLINE = 40.0  # seconds; the server's own grace time is 30
@@ -156,11 +157,14 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, metavar="N")
+    parser.add_argument("--steps", type=_enough, default=DEFAULT_STEPS, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "emulated"))
     parser.add_argument("--picture", type=Path, default=Path("demo.png"), metavar="FILE")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.picture.absolute().parent.is_dir():
+        parser.error(f"--picture: {options.picture.parent} is no folder")
+    return options
 
 
 def logs(folder: Path) -> str:
@@ -170,6 +174,13 @@ def logs(folder: Path) -> str:
         lines = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
         parts.append("\n".join([f"--- {path.name}", *lines]))
     return "\n".join(parts)
+
+
+def _enough(text: str) -> int:
+    number = int(text)
+    if number < LEAST_STEPS:
+        raise argparse.ArgumentTypeError(f"must be at least {LEAST_STEPS}")
+    return number
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -132,7 +132,7 @@ class ObservedTraining:
     def _wait(self, reached: Callable[[], bool], deadline: float, what: str) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._ended or reached(), deadline)
-            if reached() and not self._ended:
+            if reached():
                 return
             why = "it ended" if self._ended else f"{deadline:.0f} s passed"
             raise DemoError(f"training {self._session}: waited for {what}, but {why}")

@@ -120,6 +120,8 @@ class ServerProcess:
             line = lines.get(timeout=deadline)
         except queue.Empty:
             raise DemoError(f"the server was not ready within {deadline:.0f} s") from None
+        if not line:
+            raise DemoError("the server ended before it was ready")
         word, _, endpoint = line.strip().partition(" ")
         if word != "ready" or not endpoint:
             raise DemoError(f"the server said {line.strip()!r} where it should be ready")

@@ -148,7 +148,7 @@ def test_killing_the_server_leaves_no_worker(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(
     ("option", "complaint"),
-    [(("--say", "hello"), "said 'hello"), (("--exit-code",), "said ''")],
+    [(("--say", "hello"), "said 'hello"), (("--exit-code",), "ended before")],
 )
 def test_server_that_does_not_get_ready_is_named(
     tmp_path: Path, option: tuple[str, ...], complaint: str
@@ -255,6 +255,18 @@ def test_broken_server_gives_exit_code_1_and_shows_its_log(
     assert code == 1
     assert json.loads(out) == {"bit_identical": False, "failures": ["no server"]}
     assert "it was the disk" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--steps", "99"], ["--device", "abacus"], ["--picture", "/nowhere/demo.png"]]
+)
+def test_bad_options_are_refused_before_anything_starts(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        demo.parse(arguments)
+    assert end.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path) -> None:
