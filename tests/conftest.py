@@ -6,12 +6,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import zmq
 from helpers.leaks import Snapshot, leftovers, run_within
 
 #: A context that cannot be terminated in this time has a socket with unsent messages.
 TERMINATION_DEADLINE = 5.0  # seconds
+
+# How long one example takes says nothing on a machine that is shared.
+hypothesis.settings.register_profile("outlast", deadline=None)
+hypothesis.settings.load_profile("outlast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -40,6 +40,8 @@ BANNED_IN_SESSION = {
     "subprocess",
     "zmq",
 }
+#: What runs code that came in as data.
+UNPICKLERS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 
 
 def modules(package: str) -> list[Path]:
@@ -82,6 +84,18 @@ def test_the_session_core_knows_no_sockets_processes_or_devices():
         for path in modules("session")
         for line, name in imports(path, "session")
         if name.partition(".")[0] in BANNED_IN_SESSION
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_nothing_from_the_network_or_a_checkpoint_can_be_unpickled(package):
+    wrong = [
+        f"{package}/{path.name}:{line} imports {name}"
+        for path in modules(package)
+        if path.name != "testing.py"  # the conformance suite makes hostile pickles
+        for line, name in imports(path, package)
+        if name.partition(".")[0] in UNPICKLERS
     ]
     assert not wrong
 
