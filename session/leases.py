@@ -20,6 +20,9 @@ from outlast.errors import LeaseLost
 from outlast.session.models import servers
 from outlast.session.rows import ServerRow, ServerState
 
+#: Linux names each boot here.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class LeaseClock(ABC):
     """Where the time of leases comes from."""
@@ -47,10 +50,9 @@ class HostClock(LeaseClock):
     """Seconds since this host's boot; setting the time of day does not move it."""
 
     def __init__(self) -> None:
-        boot_id = Path("/proc/sys/kernel/random/boot_id")
         # Without a boot id a reboot would go unseen: the time of day has to do then.
-        self._since_boot = boot_id.exists()
-        self.name = f"boot {boot_id.read_text().strip()}" if self._since_boot else "unix"
+        self._since_boot = BOOT_ID.exists()
+        self.name = f"boot {BOOT_ID.read_text().strip()}" if self._since_boot else "unix"
 
     def now(self, connection: Connection) -> float:
         """Return the seconds since boot, suspended time included."""
