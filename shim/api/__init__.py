@@ -1,0 +1,1 @@
+"""The CUDA driver functions, by what they are about."""

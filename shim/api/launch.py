@@ -1,0 +1,218 @@
+"""Kernel launches.
+
+A launch is checked once per distinct (function, configuration, stream, parameter types);
+the checked form is kept as a `Plan` in its context, so that a repeated launch only packs
+its values and appends the record. Destroying a stream, unloading a module or changing a
+function's attributes empties the plans.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from outlast.cuda_types import CUdevice_attribute as Attribute
+from outlast.cuda_types import CUfunction_attribute, CUresult
+from outlast.errors import OutlastError
+from outlast.session.schema import Op
+from outlast.session.wire import RECORD, RECORDS
+from outlast.shim.call import OK, api, client
+from outlast.shim.client import PER_THREAD_STREAM, Client
+from outlast.shim.failure import CallFailure, as_result, require
+from outlast.shim.handles import as_int
+from outlast.shim.objects import Context, Function, Stream
+from outlast.shim.parameters import (
+    NEEDS_CONVERSION,
+    compile_packer,
+    convert,
+    gather,
+    gather_extra,
+)
+from outlast.shim.process import process
+
+#: Most plans a context keeps; a program that varies its grids endlessly starts anew.
+MAX_PLANS = 4096
+
+_FIELDS = RECORDS[Op.LAUNCH].struct
+#: No plan, no client, parameters in another form, or values that need conversion.
+_NOT_PLANNED = (KeyError, AttributeError, TypeError, ValueError, OverflowError, struct.error)
+
+_GRID_LIMITS = (
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+)
+_BLOCK_LIMITS = (
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+    Attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+)
+
+
+def cuLaunchKernel(
+    f: Any,
+    gridDimX: int,
+    gridDimY: int,
+    gridDimZ: int,
+    blockDimX: int,
+    blockDimY: int,
+    blockDimZ: int,
+    sharedMemBytes: int,
+    hStream: Any,
+    kernelParams: Any,
+    extra: Any,
+) -> tuple[CUresult]:
+    """Launch a kernel.
+
+    Parameters
+    ----------
+    f : CUfunction
+        The kernel.
+    gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ : int
+        Blocks of the grid and threads of a block.
+    sharedMemBytes : int
+        Dynamic shared memory of each block.
+    hStream : CUstream
+        The stream.
+    kernelParams : Any
+        ``((value, ...), (ctypes type or None, ...))``, the address of a ``void **``, or 0.
+    extra : Any
+        Address of a C ``extra`` list, or 0.
+    """
+    me = process.client
+    try:
+        values, types = kernelParams
+        head, pack = me.thread.plans[  # type: ignore[union-attr]
+            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+            sharedMemBytes, hStream, types,
+        ]  # fmt: skip
+        record = head + pack(*values)
+    except _NOT_PLANNED:
+        record = b""
+    if not record or extra:
+        return _launch(
+            f, (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ),
+            sharedMemBytes, hStream, kernelParams, extra,
+        )  # fmt: skip
+    try:
+        link = me.link  # type: ignore[union-attr]
+        sticky = link.sticky()
+        if sticky:
+            return (as_result(sticky),)
+        link.send_record(record)
+    except OutlastError as error:
+        return (as_result(process.report(error)),)
+    return OK
+
+
+@api()
+def _launch(
+    f: Any,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+    hStream: Any,
+    kernelParams: Any,
+    extra: Any,
+) -> tuple[CUresult]:
+    """Check a launch in full, keep its plan and send it."""
+    me = client()
+    context = me.enter()
+    with me.lock:
+        function = me.functions.get(f)
+        stream = me.stream(hStream, context)
+        require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
+        _check_configuration(function, grid, block, shared)
+        head = _head(function, stream, grid, block, shared)
+        if isinstance(kernelParams, tuple | list) and not extra:
+            values, types = _pair(kernelParams)
+            pack = compile_packer(function.info.parameters, types)
+            key = (f, *grid, *block, shared, hStream, types)
+            # Whatever may invalidate the plan empties the plans of the function's context.
+            if function.context is context:
+                _keep(context, key, head, pack)
+            try:
+                data = pack(*values)
+            except NEEDS_CONVERSION:
+                data = pack(*convert(types, values))
+        else:
+            data = _foreign_parameters(me, function, kernelParams, extra)
+        me.link.send_record(head + data)
+    return OK
+
+
+def _check_configuration(
+    function: Function, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int
+) -> None:
+    device = function.context.device
+    for sizes, limits in ((grid, _GRID_LIMITS), (block, _BLOCK_LIMITS)):
+        for size, limit in zip(sizes, device.limits(*limits), strict=True):
+            require(0 < size <= limit)
+    threads = block[0] * block[1] * block[2]
+    require(threads <= device.limits(Attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)[0])
+    allowed = function.attributes.get(
+        CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, threads
+    )
+    require(threads <= allowed, CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+    require(0 <= shared <= _shared_limit(function))
+
+
+def _shared_limit(function: Function) -> int:
+    """Return how much dynamic shared memory a launch may ask for."""
+    name = CUfunction_attribute
+    dynamic = function.attributes.get(name.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+    if dynamic is not None:
+        return dynamic
+    static = function.attributes.get(name.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 0)
+    device = function.context.device
+    return device.limits(Attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)[0] - static
+
+
+def _head(
+    function: Function,
+    stream: Stream,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+) -> bytes:
+    """Return a launch record up to its parameters."""
+    length = _FIELDS.size + function.parameter_bytes
+    return RECORD.pack(Op.LAUNCH, 0, length) + _FIELDS.pack(
+        function.handle, stream.handle, *grid, *block, shared
+    )
+
+
+def _pair(kernelParams: Any) -> tuple[Any, Any]:
+    """Return values and types; an empty tuple is a kernel without parameters."""
+    if len(kernelParams) == 0:
+        return (), ()
+    if len(kernelParams) != 2:
+        raise TypeError("kernelParams must be (values, types)")
+    return kernelParams[0], kernelParams[1]
+
+
+def _keep(context: Context, key: tuple[Any, ...], head: bytes, pack: Any) -> None:
+    f, hStream, types = key[0], key[-2], key[-1]
+    # Only what hashes by value can be a key; handle 2 means another stream in each thread.
+    if not isinstance(f, int) or not isinstance(hStream, int) or hStream == PER_THREAD_STREAM:
+        return
+    if not isinstance(types, tuple):
+        return
+    if len(context.plans) >= MAX_PLANS:
+        context.plans.clear()
+    context.plans[key] = (head, pack)
+
+
+def _foreign_parameters(me: Client, function: Function, kernelParams: Any, extra: Any) -> bytes:
+    """Return the parameter buffer of a launch in one of C's forms."""
+    pointers, options = as_int(kernelParams), as_int(extra)
+    layout = function.info.parameters
+    require(not (pointers and options))
+    if not layout:
+        return b""
+    if not pointers and not options:
+        raise CallFailure(CUresult.CUDA_ERROR_INVALID_VALUE)
+    require(not me.in_arena(pointers or options))
+    if pointers:
+        return gather(layout, pointers)
+    return gather_extra(function.parameter_bytes, options)

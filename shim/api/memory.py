@@ -1,0 +1,96 @@
+"""Device memory: allocations, fills, copies and what pointers point to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.cuda_types import CUmemorytype, CUpointer_attribute, CUresult
+from outlast.session.schema import Op
+from outlast.session.wire import unpack_reply
+from outlast.shim.allocations import Allocation
+from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.failure import CallFailure, check, require
+from outlast.shim.handles import CUcontext, CUdeviceptr, as_int
+
+_MAX_SIZE = 1 << 63  # bytes
+
+
+@api(outputs=1)
+def cuMemAlloc(bytesize: int) -> tuple[CUresult, CUdeviceptr]:
+    """Allocate device memory in the current context."""
+    me = client()
+    context = me.enter()
+    require(bytesize > 0)
+    require(bytesize < _MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    # A late error is reported before, never instead of, an allocation.
+    check(me.link.take_deferred(context.handle))
+    reply = me.link.call(Op.MEM_ALLOC, int(bytesize))
+    check(reply.result)
+    with me.lock:
+        require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        me.allocations.add(Allocation(reply.value, int(bytesize), context))
+    return SUCCESS, CUdeviceptr(reply.value)
+
+
+@api()
+def cuMemFree(dptr: Any) -> tuple[CUresult]:
+    """Free an allocation once the work before has ended; NULL is allowed."""
+    me = client()
+    me.enter()
+    address = as_int(dptr)
+    if address:
+        with me.lock:
+            allocation = me.allocations.find(address)
+            require(allocation and allocation.address == address and not allocation.module)
+            me.link.send(Op.MEM_FREE, address)
+            me.allocations.remove(address)
+    return OK
+
+
+@api(outputs=2)
+def cuMemGetInfo() -> tuple[CUresult, int, int]:
+    """Return free and total bytes of the current context's device."""
+    me = client()
+    me.enter()
+    reply = me.link.query(Op.MEM_INFO)
+    check(reply.result)
+    free, total = unpack_reply(Op.MEM_INFO, reply.data)
+    return SUCCESS, free, total
+
+
+@api(outputs=2)
+def cuMemGetAddressRange(dptr: Any) -> tuple[CUresult, CUdeviceptr, int]:
+    """Return base and size of the allocation around an address."""
+    me = client()
+    me.context()
+    allocation = me.allocations.find(as_int(dptr))
+    if allocation is None:
+        raise CallFailure(CUresult.CUDA_ERROR_NOT_FOUND)
+    return SUCCESS, CUdeviceptr(allocation.address), allocation.size
+
+
+@api(outputs=1)
+def cuPointerGetAttribute(attribute: CUpointer_attribute, ptr: Any) -> tuple[CUresult, Any]:
+    """Return an attribute of an address in device memory."""
+    me = client()
+    me.context()
+    address = as_int(ptr)
+    allocation = me.allocations.find(address)
+    if allocation is None:
+        raise CallFailure(CUresult.CUDA_ERROR_INVALID_VALUE)
+    name = CUpointer_attribute
+    values = {
+        name.CU_POINTER_ATTRIBUTE_CONTEXT: CUcontext(allocation.context.handle),
+        name.CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CUmemorytype.CU_MEMORYTYPE_DEVICE,
+        name.CU_POINTER_ATTRIBUTE_DEVICE_POINTER: CUdeviceptr(address),
+        name.CU_POINTER_ATTRIBUTE_IS_MANAGED: False,
+        name.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: allocation.context.device.ordinal,
+        name.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: False,
+        name.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: CUdeviceptr(allocation.address),
+        name.CU_POINTER_ATTRIBUTE_RANGE_SIZE: allocation.size,
+        name.CU_POINTER_ATTRIBUTE_MAPPED: True,
+    }
+    # Device memory has no host pointer; the rest describes memory this client cannot make.
+    require(attribute != name.CU_POINTER_ATTRIBUTE_HOST_POINTER)
+    require(attribute in values, CUresult.CUDA_ERROR_NOT_SUPPORTED)
+    return SUCCESS, values[name(attribute)]

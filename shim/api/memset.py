@@ -1,0 +1,65 @@
+"""Fills of device memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.cuda_types import CUresult
+from outlast.session.schema import Op
+from outlast.shim.call import OK, api, client
+from outlast.shim.failure import require
+from outlast.shim.handles import as_int
+
+_ASYNC, _SYNC = 0, 1
+
+
+@api()
+def cuMemsetD8(dstDevice: Any, uc: int, N: int) -> tuple[CUresult]:
+    """Fill ``N`` bytes."""
+    return _fill(dstDevice, uc, N, 1, 0, _SYNC)
+
+
+@api()
+def cuMemsetD16(dstDevice: Any, us: int, N: int) -> tuple[CUresult]:
+    """Fill ``N`` elements of two bytes."""
+    return _fill(dstDevice, us, N, 2, 0, _SYNC)
+
+
+@api()
+def cuMemsetD32(dstDevice: Any, ui: int, N: int) -> tuple[CUresult]:
+    """Fill ``N`` elements of four bytes."""
+    return _fill(dstDevice, ui, N, 4, 0, _SYNC)
+
+
+@api()
+def cuMemsetD8Async(dstDevice: Any, uc: int, N: int, hStream: Any) -> tuple[CUresult]:
+    """Fill ``N`` bytes in a stream's order."""
+    return _fill(dstDevice, uc, N, 1, hStream, _ASYNC)
+
+
+@api()
+def cuMemsetD16Async(dstDevice: Any, us: int, N: int, hStream: Any) -> tuple[CUresult]:
+    """Fill ``N`` elements of two bytes in a stream's order."""
+    return _fill(dstDevice, us, N, 2, hStream, _ASYNC)
+
+
+@api()
+def cuMemsetD32Async(dstDevice: Any, ui: int, N: int, hStream: Any) -> tuple[CUresult]:
+    """Fill ``N`` elements of four bytes in a stream's order."""
+    return _fill(dstDevice, ui, N, 4, hStream, _ASYNC)
+
+
+def _fill(
+    target: Any, value: int, count: int, width: int, hStream: Any, flags: int
+) -> tuple[CUresult]:
+    me = client()
+    context = me.enter()
+    address = as_int(target)
+    require(0 <= value < 1 << (8 * width))
+    require(count >= 0 and address % width == 0)
+    stream = me.stream(hStream, context)
+    if count:
+        with me.lock:
+            me.allocations.check_range(address, count * width)
+            me.link.send(Op.MEMSET, address, stream.handle, int(count), int(value), width, flags)
+    return OK

@@ -1,0 +1,59 @@
+"""Primary contexts: one per device, with a handle that never changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.cuda_types import CUresult
+from outlast.session.schema import Op
+from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.failure import check, require
+from outlast.shim.handles import CUcontext
+
+
+@api(outputs=1)
+def cuDevicePrimaryCtxRetain(dev: Any) -> tuple[CUresult, CUcontext]:
+    """Retain a device's primary context; it is not made current."""
+    me = client()
+    context = me.primary(dev)
+    check(me.link.sticky())
+    with me.lock:
+        me.link.send(Op.PRIMARY_RETAIN, context.device.ordinal)
+        context.retains += 1
+        context.alive = True
+    return SUCCESS, CUcontext(context.handle)
+
+
+@api()
+def cuDevicePrimaryCtxRelease(dev: Any) -> tuple[CUresult]:
+    """Give a retain back; the last one destroys what the context owns."""
+    me = client()
+    context = me.primary(dev)
+    check(me.link.sticky())
+    with me.lock:
+        require(context.retains, CUresult.CUDA_ERROR_INVALID_CONTEXT)
+        me.link.send(Op.PRIMARY_RELEASE, context.device.ordinal)
+        context.retains -= 1
+        if not context.retains:
+            context.alive = False
+            me.drop_objects(context)
+    return OK
+
+
+@api()
+def cuDevicePrimaryCtxReset(dev: Any) -> tuple[CUresult]:
+    """Destroy what a primary context owns; its retains stay."""
+    me = client()
+    context = me.primary(dev)
+    check(me.link.sticky())
+    with me.lock:
+        me.link.send(Op.PRIMARY_RESET, context.device.ordinal)
+        me.drop_objects(context)
+    return OK
+
+
+@api(outputs=2)
+def cuDevicePrimaryCtxGetState(dev: Any) -> tuple[CUresult, int, int]:
+    """Return a primary context's flags and whether it is active."""
+    context = client().primary(dev)
+    return SUCCESS, context.flags, int(context.alive)

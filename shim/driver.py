@@ -1,0 +1,266 @@
+"""CUDA driver API of a remote session, named and returning as `cuda.bindings.driver`.
+
+Every function returns a tuple that begins with a `CUresult`; its other values are None
+when that is an error. A program changes its import and keeps the rest::
+
+    from outlast.shim import driver
+
+    (result,) = driver.cuInit(0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.cuda_types import (
+    CUcomputemode,
+    CUctx_flags,
+    CUdevice_attribute,
+    CUdevice_P2PAttribute,
+    CUevent_flags,
+    CUevent_record_flags,
+    CUevent_sched_flags,
+    CUevent_wait_flags,
+    CUfunc_cache,
+    CUfunction_attribute,
+    CUjit_cacheMode,
+    CUjit_fallback,
+    CUjit_option,
+    CUjit_target,
+    CUlimit,
+    CUmemAttach_flags,
+    CUmemorytype,
+    CUpointer_attribute,
+    CUresult,
+    CUshared_carveout,
+    CUsharedconfig,
+    CUstream_flags,
+    CUstreamCaptureMode,
+    CUstreamCaptureStatus,
+)
+from outlast.shim.api.context import (
+    cuCtxCreate,
+    cuCtxDestroy,
+    cuCtxGetApiVersion,
+    cuCtxGetCurrent,
+    cuCtxGetDevice,
+    cuCtxGetFlags,
+    cuCtxGetStreamPriorityRange,
+    cuCtxPopCurrent,
+    cuCtxPushCurrent,
+    cuCtxSetCurrent,
+    cuCtxSynchronize,
+)
+from outlast.shim.api.copy import (
+    cuMemcpyDtoD,
+    cuMemcpyDtoDAsync,
+    cuMemcpyDtoH,
+    cuMemcpyDtoHAsync,
+    cuMemcpyHtoD,
+    cuMemcpyHtoDAsync,
+)
+from outlast.shim.api.device import (
+    cuDeviceComputeCapability,
+    cuDeviceGet,
+    cuDeviceGetAttribute,
+    cuDeviceGetCount,
+    cuDeviceGetName,
+    cuDeviceGetUuid,
+    cuDeviceTotalMem,
+    cuDriverGetVersion,
+    cuInit,
+)
+from outlast.shim.api.error import (
+    cuGetErrorName,
+    cuGetErrorString,
+    last_error,
+)
+from outlast.shim.api.event import (
+    cuEventCreate,
+    cuEventDestroy,
+    cuEventElapsedTime,
+    cuEventQuery,
+    cuEventRecord,
+    cuEventRecordWithFlags,
+    cuEventSynchronize,
+)
+from outlast.shim.api.launch import (
+    cuLaunchKernel,
+)
+from outlast.shim.api.memory import (
+    cuMemAlloc,
+    cuMemFree,
+    cuMemGetAddressRange,
+    cuMemGetInfo,
+    cuPointerGetAttribute,
+)
+from outlast.shim.api.memset import (
+    cuMemsetD8,
+    cuMemsetD8Async,
+    cuMemsetD16,
+    cuMemsetD16Async,
+    cuMemsetD32,
+    cuMemsetD32Async,
+)
+from outlast.shim.api.module import (
+    cuFuncGetAttribute,
+    cuFuncGetParamInfo,
+    cuFuncSetAttribute,
+    cuModuleGetFunction,
+    cuModuleGetGlobal,
+    cuModuleLoadData,
+    cuModuleLoadDataEx,
+    cuModuleUnload,
+)
+from outlast.shim.api.primary_context import (
+    cuDevicePrimaryCtxGetState,
+    cuDevicePrimaryCtxRelease,
+    cuDevicePrimaryCtxReset,
+    cuDevicePrimaryCtxRetain,
+)
+from outlast.shim.api.stream import (
+    cuStreamCreate,
+    cuStreamCreateWithPriority,
+    cuStreamDestroy,
+    cuStreamGetCtx,
+    cuStreamGetFlags,
+    cuStreamGetPriority,
+    cuStreamIsCapturing,
+    cuStreamQuery,
+    cuStreamSynchronize,
+    cuStreamWaitEvent,
+)
+from outlast.shim.handles import (
+    CUcontext,
+    CUdevice,
+    CUdeviceptr,
+    CUevent,
+    CUfunction,
+    CUmodule,
+    CUstream,
+    CUuuid,
+)
+from outlast.shim.linkage import Link
+from outlast.shim.process import process
+
+__all__ = [
+    "CUcomputemode",
+    "CUcontext",
+    "CUctx_flags",
+    "CUdevice",
+    "CUdevice_P2PAttribute",
+    "CUdevice_attribute",
+    "CUdeviceptr",
+    "CUevent",
+    "CUevent_flags",
+    "CUevent_record_flags",
+    "CUevent_sched_flags",
+    "CUevent_wait_flags",
+    "CUfunc_cache",
+    "CUfunction",
+    "CUfunction_attribute",
+    "CUjit_cacheMode",
+    "CUjit_fallback",
+    "CUjit_option",
+    "CUjit_target",
+    "CUlimit",
+    "CUmemAttach_flags",
+    "CUmemorytype",
+    "CUmodule",
+    "CUpointer_attribute",
+    "CUresult",
+    "CUshared_carveout",
+    "CUsharedconfig",
+    "CUstream",
+    "CUstreamCaptureMode",
+    "CUstreamCaptureStatus",
+    "CUstream_flags",
+    "CUuuid",
+    "cuCtxCreate",
+    "cuCtxDestroy",
+    "cuCtxGetApiVersion",
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxGetFlags",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceComputeCapability",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid",
+    "cuDevicePrimaryCtxGetState",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxReset",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuEventSynchronize",
+    "cuFuncGetAttribute",
+    "cuFuncGetParamInfo",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemGetAddressRange",
+    "cuMemGetInfo",
+    "cuMemcpyDtoD",
+    "cuMemcpyDtoDAsync",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoD",
+    "cuMemcpyHtoDAsync",
+    "cuMemsetD8",
+    "cuMemsetD8Async",
+    "cuMemsetD16",
+    "cuMemsetD16Async",
+    "cuMemsetD32",
+    "cuMemsetD32Async",
+    "cuModuleGetFunction",
+    "cuModuleGetGlobal",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleUnload",
+    "cuPointerGetAttribute",
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy",
+    "cuStreamGetCtx",
+    "cuStreamGetFlags",
+    "cuStreamGetPriority",
+    "cuStreamIsCapturing",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "last_error",
+    "use_link",
+]
+
+
+def use_link(link: Link | Callable[[], Link] | None) -> None:
+    """Make the next `cuInit` use ``link`` instead of the process's own connection.
+
+    Everything made before is invalid from now on.
+
+    Parameters
+    ----------
+    link : Link | Callable[[], Link] | None
+        A link, a function that makes one, or None for the process's own connection again.
+    """
+    if link is None or callable(link):
+        process.use(link)
+    else:
+        process.use(lambda: link)

@@ -1,0 +1,81 @@
+"""What the client API needs of the link to a session server.
+
+The link numbers, logs, batches and resends calls; the API above it decides what to send
+and what it can answer by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outlast.session.schema import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Outcome of an answered call or a query."""
+
+    #: ``CUresult`` value.
+    result: int
+    #: Address of an allocation.
+    value: int = 0
+    #: The op's reply fields, packed.
+    data: bytes | memoryview = b""
+
+
+class Link(Protocol):
+    """One client process's way to its session.
+
+    Every method may raise an `outlast.errors.OutlastError`; its ``cu_result`` is what the
+    API call then returns. All methods may be called from any thread.
+    """
+
+    #: Device table of the server: ordinal, name, uuid, total_memory, arena_base, arena_size
+    #: and attributes (decimal ``CUdevice_attribute`` value -> number).
+    devices: list[dict[str, Any]]
+    session_id: str
+
+    def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
+        """Append a one-way call to the log and return its seq; never wait for the server."""
+        ...
+
+    def send_record(self, head: bytes) -> int:
+        """Append a one-way call whose record is complete already and return its seq."""
+        ...
+
+    def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
+        """Send an answered call and wait for its outcome."""
+        ...
+
+    def query(self, op: Op, *args: int) -> Reply:
+        """Ask a query and wait for its answer; the link adds the query's number."""
+        ...
+
+    def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
+        """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
+        ...
+
+    def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
+        """Take the bytes of ``data`` and copy them to the device. Returns CUresult."""
+        ...
+
+    def new_handle(self) -> int:
+        """Return a virtual handle that was never used in this session."""
+        ...
+
+    def bind(self, context: int) -> None:
+        """Note the calling thread's current context (0: none) for its next calls."""
+        ...
+
+    def take_deferred(self, context: int) -> int:
+        """Return, once, the CUresult of a one-way call of ``context`` that failed, else 0."""
+        ...
+
+    def sticky(self) -> int:
+        """Return the CUresult that poisoned the process's contexts, else 0."""
+        ...
+
+    def close(self, end: bool = False) -> None:
+        """Give the link up; ``end`` also ends the session."""
+        ...

@@ -1,0 +1,131 @@
+"""CUDA objects as the client knows them: enough to answer and check calls without the server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast.cuda_types import CUdevice_attribute
+from outlast.session.ids import primary_context
+
+#: Packs the values of one launch: record bytes up to the parameters, packer of the rest.
+Plan = tuple[bytes, Callable[..., bytes]]
+
+
+@dataclass(eq=False, slots=True)
+class Device:
+    """One device of the server."""
+
+    ordinal: int
+    name: bytes
+    uuid: bytes
+    total_memory: int  # bytes
+    arena: range
+    attributes: dict[int, int]
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Device:
+        """Return the device that a row of the server's table describes."""
+        return cls(
+            ordinal=row["ordinal"],
+            name=row["name"].encode(),
+            uuid=_uuid_bytes(row["uuid"]),
+            total_memory=row["total_memory"],
+            arena=range(row["arena_base"], row["arena_base"] + row["arena_size"]),
+            attributes={int(key): value for key, value in row["attributes"].items()},
+        )
+
+    def limits(self, *attributes: CUdevice_attribute) -> tuple[int, ...]:
+        """Return some attributes, 0 where the server did not send one."""
+        return tuple(self.attributes.get(attribute, 0) for attribute in attributes)
+
+
+@dataclass(eq=False, slots=True)
+class Context:
+    """A context; the primary one of a device exists always and is alive while retained."""
+
+    handle: int
+    device: Device
+    flags: int = 0
+    primary: bool = False
+    alive: bool = True
+    #: How often a primary context is retained.
+    retains: int = 0
+    #: Checked launches by their arguments; emptied whenever one of them might turn invalid.
+    plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
+    #: The explicit streams behind handle 2 (per-thread default stream), by thread id.
+    thread_streams: dict[int, Stream] = field(default_factory=dict)
+
+    @classmethod
+    def primary_of(cls, device: Device) -> Context:
+        """Return a device's primary context, not yet retained."""
+        return cls(primary_context(device.ordinal), device, primary=True, alive=False)
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A stream; handle 0 is a context's legacy default stream."""
+
+    handle: int
+    context: Context
+    flags: int = 0
+    priority: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """An event."""
+
+    handle: int
+    context: Context
+    flags: int = 0
+    recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """A kernel as the load reply describes it."""
+
+    name: str
+    #: (offset, size) of each parameter in the parameter buffer.
+    parameters: tuple[tuple[int, int], ...]
+    attributes: dict[int, int]
+
+
+@dataclass(eq=False, slots=True)
+class Module:
+    """A loaded module with everything that can be looked up in it."""
+
+    handle: int
+    context: Context
+    kernels: dict[str, KernelInfo]
+    #: Name -> (address, size).
+    globals: dict[str, tuple[int, int]]
+    #: Functions looked up so far: CUDA returns the same handle each time.
+    functions: dict[str, Function] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """A kernel that the program has looked up."""
+
+    handle: int
+    context: Context
+    info: KernelInfo
+    #: ``CUfunction_attribute`` value -> number; changes with cuFuncSetAttribute.
+    attributes: dict[int, int]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Length of the parameter buffer."""
+        return max((offset + size for offset, size in self.info.parameters), default=0)
+
+
+def _uuid_bytes(text: str) -> bytes:
+    try:
+        return uuid.UUID(text.removeprefix("GPU-").removeprefix("MIG-")).bytes
+    except ValueError:
+        # Not every device has an NVIDIA-style id; programs only need a stable distinct one.
+        return uuid.uuid5(uuid.NAMESPACE_OID, text).bytes

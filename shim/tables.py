@@ -1,0 +1,50 @@
+"""Tables of live objects by handle. Handles are never reused, so a stale one is never found."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+from outlast.cuda_types import CUresult
+from outlast.shim.failure import CallFailure
+from outlast.shim.handles import as_int
+from outlast.shim.objects import Context
+
+
+class Owned(Protocol):
+    """An object that dies with its context."""
+
+    handle: int
+    context: Context
+
+
+T = TypeVar("T", bound=Owned)
+
+
+class HandleTable(Generic[T]):
+    """Live objects of one kind."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, item: T) -> None:
+        """Enter a new object."""
+        self._rows[item.handle] = item
+
+    def get(self, handle: Any) -> T:
+        """Return an object; INVALID_HANDLE if there is none of this handle and kind."""
+        item = self._rows.get(as_int(handle))
+        if item is None:
+            raise CallFailure(CUresult.CUDA_ERROR_INVALID_HANDLE)
+        return item
+
+    def remove(self, item: T) -> None:
+        """Drop an object."""
+        del self._rows[item.handle]
+
+    def drop_context(self, context: Context) -> None:
+        """Drop every object of a context."""
+        for handle in [h for h, item in self._rows.items() if item.context is context]:
+            del self._rows[handle]

@@ -1,0 +1,233 @@
+"""A link without a server: interprets the ops on a small model of a device.
+
+Records are packed and parsed with the real codec, so that a call the wire cannot carry
+fails here too. A module's image is the JSON of its description; kernels are Python
+functions registered by name that get the model and the parameter bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from outlast.cuda_types import CUdevice_attribute
+from outlast.session.ids import HandleAllocator
+from outlast.session.schema import OPS, Op, OpClass
+from outlast.session.wire import iter_records, pack_fields, pack_record
+from outlast.shim.linkage import Reply
+
+ARENA = 0x1000_0000_0000
+ARENA_SIZE = 1 << 40  # bytes
+MEMORY = 1 << 30  # bytes
+ATTRIBUTES = {
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: 1024,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X: 1024,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: 1024,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: 64,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: (1 << 31) - 1,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y: 65535,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: 65535,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: 49152,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: 0,
+}
+
+Call = tuple[Op, tuple[int, ...], bytes | None]
+
+
+def device_row(ordinal: int) -> dict[str, Any]:
+    """Return one row of a device table."""
+    return {
+        "ordinal": ordinal,
+        "name": f"Fake Device {ordinal}",
+        "uuid": f"GPU-00000000-0000-0000-0000-{ordinal:012d}",
+        "total_memory": MEMORY,
+        "arena_base": ARENA + ordinal * ARENA_SIZE,
+        "arena_size": ARENA_SIZE,
+        "attributes": {str(int(key)): value for key, value in ATTRIBUTES.items()},
+    }
+
+
+def image(
+    *functions: tuple[str, list[list[int]]], variables: dict[str, int] | None = None
+) -> bytes:
+    """Return an image with kernels (name, [[offset, size], ...]) and variables (name -> size)."""
+    attributes = {"0": 1024, "1": 0, "8": 49152}
+    rows = [{"name": n, "parameters": p, "attributes": attributes} for n, p in functions]
+    return json.dumps({"functions": rows, "globals": variables or {}}).encode()
+
+
+class FakeLink:
+    """A `Link` with everything in this process."""
+
+    def __init__(self, devices: int = 1) -> None:
+        self.devices = [device_row(ordinal) for ordinal in range(devices)]
+        self.session_id = "fake"
+        #: Every call that travelled, in order.
+        self.calls: list[Call] = []
+        #: Result of the next call of an op, once.
+        self.fail_next: dict[Op, int] = {}
+        #: Raised by the next call, once.
+        self.error: BaseException | None = None
+        #: Late errors by context.
+        self.deferred: dict[int, list[int]] = {}
+        self.poison = 0
+        self.kernels: dict[str, Callable[[FakeLink, bytes], None]] = {}
+        self.memory: dict[int, bytearray] = {}
+        self.closed = False
+        self._functions: dict[int, str] = {}
+        self._events: dict[int, int] = {}
+        self._handles = HandleAllocator()
+        self._freed: dict[int, list[int]] = {}
+        self._next_address = ARENA
+        self._bound = threading.local()
+        self._lock = threading.RLock()
+
+    # -- what the tests look at --------------------------------------------------------
+
+    @property
+    def bound(self) -> int:
+        """Context that the calling thread is bound to."""
+        return int(getattr(self._bound, "context", 0))
+
+    def ops(self) -> list[Op]:
+        """Return the ops of all calls that travelled."""
+        return [op for op, _, _ in self.calls]
+
+    def of(self, op: Op) -> list[Call]:
+        """Return the calls of one op."""
+        return [call for call in self.calls if call[0] is op]
+
+    # -- Link --------------------------------------------------------------------------
+
+    def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
+        assert OPS[op].cls is OpClass.ONE_WAY, f"{op.name} needs an answer"
+        return self.send_record(pack_record(op, *args, data=data))
+
+    def send_record(self, head: bytes) -> int:
+        with self._lock:
+            self._run(head)
+            return len(self.calls)
+
+    def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
+        assert OPS[op].cls is OpClass.ANSWERED, f"{op.name} has no answer"
+        with self._lock:
+            return self._run(pack_record(op, *args, data=data))
+
+    def query(self, op: Op, *args: int) -> Reply:
+        assert OPS[op].cls is OpClass.QUERY, f"{op.name} is no query"
+        with self._lock:
+            return self._run(pack_record(op, 1, *args))
+
+    def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
+        assert out.nbytes == size
+        reply = self.call(Op.COPY_DTOH, address, stream, size, flags)
+        out[:] = bytes(reply.data) or bytes(size)
+        return reply.result
+
+    def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
+        self.send(Op.COPY_HTOD, address, stream, flags, data=bytes(data))
+        return 0
+
+    def new_handle(self) -> int:
+        with self._lock:
+            return self._handles.take()
+
+    def bind(self, context: int) -> None:
+        self._bound.context = context
+
+    def take_deferred(self, context: int) -> int:
+        late = self.deferred.get(context)
+        return late.pop(0) if late else 0
+
+    def sticky(self) -> int:
+        return self.poison
+
+    def close(self, end: bool = False) -> None:
+        self.closed = True
+
+    # -- the model ---------------------------------------------------------------------
+
+    def _run(self, record: bytes) -> Reply:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        [(codec, args, tail)] = iter_records(record)
+        data = None if tail is None else bytes(tail)
+        self.calls.append((codec.op, args, data))
+        result = self.fail_next.pop(codec.op, 0)
+        if result:
+            return Reply(result)
+        handler = getattr(self, f"_on_{codec.op.name.lower()}", None)
+        return (handler(*args, data) if handler else None) or Reply(0)
+
+    def bytes_at(self, address: int, size: int) -> memoryview:
+        """Return device memory."""
+        for base, block in self.memory.items():
+            if base <= address and address + size <= base + len(block):
+                return memoryview(block)[address - base : address - base + size]
+        raise AssertionError(f"{address:#x} + {size} is no device memory")
+
+    def _allocate(self, size: int) -> int:
+        reuse = self._freed.get(size)
+        address = reuse.pop() if reuse else self._next_address
+        if address == self._next_address:
+            self._next_address += -(-size // 512) * 512
+        self.memory[address] = bytearray(size)
+        return address
+
+    def _on_mem_alloc(self, size: int, _: None) -> Reply:
+        if size > MEMORY:
+            return Reply(2)
+        return Reply(0, value=self._allocate(size))
+
+    def _on_mem_free(self, address: int, _: None) -> None:
+        self._freed.setdefault(len(self.memory.pop(address)), []).append(address)
+
+    def _on_mem_info(self, qid: int, _: None) -> Reply:
+        used = sum(map(len, self.memory.values()))
+        return Reply(0, data=pack_fields(Op.MEM_INFO, MEMORY - used, MEMORY))
+
+    def _on_memset(
+        self, address: int, stream: int, count: int, value: int, width: int, flags: int, _: None
+    ) -> None:
+        self.bytes_at(address, count * width)[:] = value.to_bytes(width, "little") * count
+
+    def _on_copy_htod(self, address: int, stream: int, flags: int, data: bytes) -> None:
+        self.bytes_at(address, len(data))[:] = data
+
+    def _on_copy_dtoh(self, address: int, stream: int, size: int, flags: int, _: None) -> Reply:
+        return Reply(0, data=bytes(self.bytes_at(address, size)))
+
+    def _on_copy_dtod(
+        self, destination: int, source: int, stream: int, size: int, flags: int, _: None
+    ) -> None:
+        self.bytes_at(destination, size)[:] = bytes(self.bytes_at(source, size))
+
+    def _on_module_load(self, handle: int, data: bytes) -> Reply:
+        try:
+            info = json.loads(data)
+        except ValueError:
+            return Reply(218)
+        info["globals"] = [
+            {"name": name, "address": self._allocate(size), "size": size}
+            for name, size in info["globals"].items()
+        ]
+        return Reply(0, data=json.dumps(info).encode())
+
+    def _on_function_get(self, handle: int, module: int, data: bytes) -> None:
+        self._functions[handle] = data.decode()
+
+    def _on_launch(self, function: int, *rest: Any) -> None:
+        name = self._functions[function]
+        if name in self.kernels:
+            self.kernels[name](self, rest[-1])
+
+    def _on_event_record(self, event: int, stream: int, flags: int, _: None) -> None:
+        self._events[event] = len(self._events)
+
+    def _on_event_elapsed(self, qid: int, start: int, end: int, _: None) -> Reply:
+        elapsed = float(self._events[end] - self._events[start])
+        return Reply(0, data=pack_fields(Op.EVENT_ELAPSED, elapsed))
