@@ -6,10 +6,12 @@ so that the log's order is the tables' order. Nothing waits for the server under
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 from outlast.cuda_types import CUresult
+from outlast.session.ids import primary_context
 from outlast.session.schema import Op
 from outlast.shim.allocations import AllocationTable
 from outlast.shim.failure import CallFailure, check
@@ -40,6 +42,8 @@ class Client:
         self.streams: HandleTable[Stream] = HandleTable()
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
+        #: Every launch waits, so that a kernel's error comes from its own launch.
+        self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
     # -- where a call stands -----------------------------------------------------------
 
@@ -73,7 +77,7 @@ class Client:
 
     def primary(self, ordinal: Any) -> Context:
         """Return the primary context of a device, retained or not."""
-        return self.contexts[Context.primary_of(self.device(ordinal)).handle]
+        return self.contexts[primary_context(self.device(ordinal).ordinal)]
 
     # -- streams -----------------------------------------------------------------------
 

@@ -34,8 +34,16 @@ from outlast.shim.process import process
 MAX_PLANS = 4096
 
 _FIELDS = RECORDS[Op.LAUNCH].struct
-#: No plan, no client, parameters in another form, or values that need conversion.
-_NOT_PLANNED = (KeyError, AttributeError, TypeError, ValueError, OverflowError, struct.error)
+#: No plan, no client, parameters in another form, or values that need conversion or are wrong.
+_NOT_PLANNED = (
+    KeyError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    struct.error,
+    CallFailure,
+)
 
 _GRID_LIMITS = (
     Attribute.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
@@ -124,12 +132,13 @@ def _launch(
         require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
         _check_configuration(function, grid, block, shared)
         head = _head(function, stream, grid, block, shared)
-        if isinstance(kernelParams, tuple | list) and not extra:
+        if isinstance(kernelParams, tuple | list):
+            require(not extra)
             values, types = _pair(kernelParams)
             pack = compile_packer(function.info.parameters, types)
             key = (f, *grid, *block, shared, hStream, types)
             # Whatever may invalidate the plan empties the plans of the function's context.
-            if function.context is context:
+            if function.context is context and not me.launch_blocking:
                 _keep(context, key, head, pack)
             try:
                 data = pack(*values)
@@ -138,6 +147,8 @@ def _launch(
         else:
             data = _foreign_parameters(me, function, kernelParams, extra)
         me.link.send_record(head + data)
+    if me.launch_blocking:
+        me.waited(stream.context, me.link.query(Op.STREAM_SYNC, stream.handle).result)
     return OK
 
 
