@@ -117,6 +117,8 @@ class DirectoryProvider(CheckpointProvider):
             storage_errors("cannot delete", str(self._folder(place))),
         ):
             self._remove(place)
+            _remove_if_empty(self._folder(place).parent)
+            _remove_if_empty(self._folder(place).parent.parent)
 
     def clean(self, session_id: str, keep: AbstractSet[str]) -> tuple[str, ...]:
         """Remove what dead writers left, and epochs older than the newest kept one."""
@@ -133,6 +135,9 @@ class DirectoryProvider(CheckpointProvider):
                 if newest is not None and place < newest:
                     self._remove(place)
                     removed.append(str(place))
+            for folder in self._token_folders(session):
+                if newest is not None and folder.name < newest.token_directory:
+                    _remove_if_empty(folder)
         return tuple(removed)
 
     def _begin(self, location: Location, size: int) -> EpochWriter:
@@ -155,11 +160,15 @@ class DirectoryProvider(CheckpointProvider):
         return tuple(e for e in self._entries(session) if e.name.startswith(_HIDDEN))
 
     def _entries(self, session: str) -> Iterator[Path]:
+        for folder in self._token_folders(session):
+            with suppress(FileNotFoundError):
+                yield from folder.iterdir()
+
+    def _token_folders(self, session: str) -> Iterator[Path]:
         with suppress(FileNotFoundError):
-            for token in (self.root / session).iterdir():
-                if token.is_dir() and not token.is_symlink():
-                    with suppress(FileNotFoundError):
-                        yield from token.iterdir()
+            for folder in (self.root / session).iterdir():
+                if folder.is_dir() and not folder.is_symlink():
+                    yield folder
 
     def _remove(self, place: Location) -> None:
         """Remove an epoch so that a crash on the way leaves no half of it to be seen."""
@@ -307,6 +316,14 @@ def _remove_if_dead(folder: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, *_NOT_THERE):
+            raise
 
 
 def _remove_tree(folder: Path) -> None:
