@@ -1,5 +1,5 @@
 """Alembic migrations of the journal, applied when a server starts."""
 
-from outlast.migrations.upgrade import current_revision, downgrade, head_revision, upgrade
+from outlast.migrations.runner import current_revision, downgrade, head_revision, upgrade
 
 __all__ = ["current_revision", "downgrade", "head_revision", "upgrade"]

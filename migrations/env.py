@@ -1,4 +1,4 @@
-"""Alembic environment: runs inside the transaction that `outlast.migrations.upgrade` opened."""
+"""Alembic environment: runs inside the transaction that `outlast.migrations.runner` opened."""
 
 from alembic import context
 

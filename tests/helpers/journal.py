@@ -68,6 +68,7 @@ def journal_process(role: str, *arguments: object) -> Iterator[subprocess.Popen[
     script = Path(__file__).with_name("journal_process.py")
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(script), role, *map(str, arguments)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
