@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from outlast.checkpoint_providers.locations import Location
 from outlast.checkpoint_providers.reader import EpochReader
@@ -41,7 +41,7 @@ class CheckpointProvider(ABC):
     """
 
     #: Name in a provider spec.
-    name: ClassVar[str]
+    name: str
 
     def __init__(self) -> None:
         #: Called at each stage of the work, for fault injection.

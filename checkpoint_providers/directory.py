@@ -31,6 +31,7 @@ from outlast.checkpoint_providers.reader import EpochReader, open_manifest
 from outlast.checkpoint_providers.snapshot import StoredEpoch
 from outlast.checkpoint_providers.stages import Stage, StageHook, StagePoint
 from outlast.checkpoint_providers.storage import (
+    Flusher,
     create_file,
     lock,
     make_directories,
@@ -197,14 +198,18 @@ class _DirectoryWriter(EpochWriter):
             self._lock()
             self._data = create_file(self.folder / DATA_FILE)
             self._closing.callback(os.close, self._data)
+            self._flusher = Flusher(self._data)
+            self._closing.callback(self._flusher.close)
         except BaseException:
             self.discard()
             raise
 
     def write(self, views: Sequence[memoryview]) -> None:
         write_all(self._data, views)
+        self._flusher.wrote(sum(map(len, views)))
 
     def sync(self) -> None:
+        self._flusher.wait()
         os.fsync(self._data)
 
     def put_manifest(self, raw: bytes) -> None:

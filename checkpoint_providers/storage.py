@@ -7,13 +7,17 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from outlast.errors import CheckpointError
 
+#: Bytes that may be written before writing them out begins.
+FLUSH_SIZE: Final = 64 << 20  # 64 MiB
 #: File systems that know no locks answer so.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -29,6 +33,36 @@ def storage_errors(name: str, path: str, needed: int = 0) -> Iterator[None]:
             errno=error.errno,
             needed=needed,
         ) from error
+
+
+class Flusher:
+    """Has a growing file written out in the background.
+
+    Without it gigabytes would wait for the sync at the end, which nothing can cancel.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-flush")
+        self._running: Future[None] | None = None
+        self._waiting = 0
+
+    def wrote(self, count: int) -> None:
+        """Note ``count`` new bytes; wait if the storage is two `FLUSH_SIZE` behind."""
+        self._waiting += count
+        if self._waiting >= FLUSH_SIZE:
+            self.wait()
+            self._running = self._pool.submit(os.fdatasync, self._descriptor)
+            self._waiting = 0
+
+    def wait(self) -> None:
+        """Wait for what runs, and raise what it met."""
+        if self._running is not None:
+            self._running.result()
+
+    def close(self) -> None:
+        """Stop; the descriptor is not used afterwards."""
+        self._pool.shutdown(wait=True)
 
 
 def make_directories(path: Path) -> None:

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -125,13 +125,15 @@ class FaultyProvider(CheckpointProvider):
         for rule in rules:
             rule.check()
         self.inner = inner
+        self.name = inner.name
         self.rules = tuple(rules)
         self._released = threading.Event()
         self._guard = threading.Lock()
         self._saves = 0
         self._opens = 0
-        #: State of the save that the thread is in.
-        self._current = _Current()
+        self._saving = _Saving()
+        #: The newest open; its reader may be used by any thread.
+        self._reading = _Call()
         inner.stage_hook = self._strike
 
     @classmethod
@@ -181,14 +183,14 @@ class FaultyProvider(CheckpointProvider):
         """Store an epoch, or fail by the rules."""
         with self._guard:
             self._saves += 1
-            self._current.begin(self._saves, cancelled)
+            self._saving.call = _Call(self._saves, cancelled)
         return self.inner.save(snapshot, cancelled, progress)
 
     def open(self, location: str, digest: str | None = None) -> EpochReader:
         """Open a published epoch, whose reads may fail by the rules."""
         with self._guard:
             self._opens += 1
-            self._current.begin(self._opens, None)
+            self._reading = _Call(self._opens)
         return self.inner.open(location, digest)
 
     def list(self, session_id: str) -> list[StoredEpoch]:
@@ -212,16 +214,16 @@ class FaultyProvider(CheckpointProvider):
         return self.inner._begin(location, size)
 
     def _strike(self, point: StagePoint) -> None:
-        current = self._current
+        call = self._reading if point.stage is Stage.READ else self._saving.call
         for index, rule in enumerate(self.rules):
             if (
                 rule.stage is point.stage
-                and rule.call in (0, current.call)
+                and rule.call in (0, call.number)
                 and point.offset >= rule.byte
-                and index not in current.struck
+                and index not in call.struck
             ):
-                current.struck.add(index)
-                self._act(rule, point, current.cancelled)
+                call.struck.add(index)
+                self._act(rule, point, call.cancelled)
 
     def _act(self, rule: FaultRule, point: StagePoint, cancelled: threading.Event | None) -> None:
         match rule.action:
@@ -244,16 +246,20 @@ class FaultyProvider(CheckpointProvider):
             pass
 
 
-class _Current(threading.local):
-    """The call that a thread is in, and the rules that have struck in it."""
+@dataclass(slots=True)
+class _Call:
+    """A save or an open, and the rules that have struck in it."""
+
+    number: int = 0
+    cancelled: threading.Event | None = None
+    struck: set[int] = field(default_factory=set)
+
+
+class _Saving(threading.local):
+    """The save that a thread is in."""
 
     def __init__(self) -> None:
-        self.begin(0, None)
-
-    def begin(self, call: int, cancelled: threading.Event | None) -> None:
-        self.call = call
-        self.cancelled = cancelled
-        self.struck: set[int] = set()
+        self.call = _Call()
 
 
 def _damage(rule: FaultRule, point: StagePoint) -> None:
