@@ -65,13 +65,18 @@ class Executor:
     """
 
     def __init__(
-        self, driver: Driver, host: HostSession, issued: MutableSequence[int] | None = None
+        self,
+        driver: Driver,
+        host: HostSession,
+        issued: MutableSequence[int] | memoryview[int] | None = None,
     ) -> None:
         self.driver = driver
         #: The device by CUDA's function names, as both kinds of device have them.
         self.cuda: Any = driver
         self.host = host
-        self.issued: MutableSequence[int] = issued if issued is not None else [0, 0]
+        self.issued: MutableSequence[int] | memoryview[int] = (
+            issued if issued is not None else [0, 0]
+        )
         self.handles = HandleTable()
         self.handles.real[HandleKind.STREAM].update({s: s for s in SPECIAL_STREAMS})
         self.allocations: dict[int, Allocation] = {}
@@ -90,7 +95,7 @@ class Executor:
         self.context = 0
         self._imposed: tuple[Any, ...] | None = None
 
-    # -- running ------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------
 
     def run(self, first_seq: int, skip: int, stream: Any, payloads: Sequence[Any]) -> None:
         """Apply one admitted batch, leaving out its first ``skip`` sequenced calls.
@@ -157,7 +162,7 @@ class Executor:
         self.settle()
         return done
 
-    # -- for the calls ----------------------------------------------------------------------------
+    # -- for the calls -------------------------------------------------------------------------
 
     def answer(self, result: int, value: int = 0, data: bytes = b"") -> None:
         """Answer the call in hand."""
@@ -205,8 +210,19 @@ class Executor:
         """Enter a new allocation and journal it."""
         self.allocations[address] = Allocation(address, size, self.context, self.seq)
         self.journal.append(
-            {"what": "allocated", "address": address, "size": size, "seq": self.seq}
+            {
+                "what": "allocated",
+                "address": address,
+                "size": size,
+                "device": self.device(),
+                "seq": self.seq,
+            }
         )
+
+    def device(self) -> int:
+        """Return the device of the bound context."""
+        context = self.handles.get(HandleKind.CONTEXT, self.context)
+        return int(context.recipe["device"]) if context is not None else 0
 
     def rebind(self) -> None:
         """Make the device's current context the bound one again."""
@@ -222,7 +238,7 @@ class Executor:
             )
         return removed
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------
 
     def _one_way(self, op: Op, args: tuple[Any, ...], data: Any) -> None:
         if op is Op.LAUNCH:

@@ -32,6 +32,8 @@ BATCH_CALLS = 64
 BATCH_BYTES = 256 << 10
 #: Bytes sent and not yet applied, unless WELCOME says otherwise.
 DEFAULT_WINDOW = 32 << 20
+#: Batches sent and not yet applied: far below what ZeroMQ's queues take.
+WINDOW_BATCHES = 256
 
 
 class Phase(enum.Enum):
@@ -131,7 +133,7 @@ class ClientSession:
         self._landed_deferred: set[int] = set()
         self._ack_due = False
 
-    # -- the program's side ---------------------------------------------------------------
+    # -- the program's side --------------------------------------------------------------------
 
     def append(self, record: bytes, bind: bytes, payload: bytes | None = None) -> int:
         """Log a sequenced call and return its seq.
@@ -215,7 +217,7 @@ class ClientSession:
                 return result
         return 0
 
-    # -- the link's side --------------------------------------------------------------------
+    # -- the link's side -----------------------------------------------------------------------
 
     def hello(self, build: str, relay: bool, cuda_version: int) -> bytes:
         """Return the HELLO of the next attachment."""
@@ -311,7 +313,10 @@ class ClientSession:
                 queries = item.records + self._following_queries()
                 out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked), queries])
                 continue
-            if self._in_flight_bytes and self._in_flight_bytes + item.size > self.window:
+            if self._in_flight_bytes and (
+                self._in_flight_bytes + item.size > self.window
+                or len(self._in_flight) >= WINDOW_BATCHES
+            ):
                 break
             self._unsent.popleft()
             self._unsent_bytes -= item.size
@@ -333,9 +338,8 @@ class ClientSession:
             if message.frames:
                 for reply in wire.iter_replies(bytes(message.frames[0]), message.frames[1:]):
                     self._land(reply)
-        elif message.kind is Kind.EPOCH:
-            if not message["error"]:
-                self._truncate(message["recoverable"])
+        elif message.kind is Kind.EPOCH and not message["error"]:
+            self._truncate(message["recoverable"])
 
     def ack(self) -> bytes | None:
         """Return an ACK if something landed that no batch header has told, else None."""
@@ -351,7 +355,7 @@ class ClientSession:
             deferred=sorted(self._landed_deferred)[-wire.MAX_LIST :],
         )
 
-    # -- inside -----------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------
 
     def _acked(self) -> int:
         return next(iter(self._pending)) - 1 if self._pending else self.next_seq - 1

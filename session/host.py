@@ -68,7 +68,7 @@ class HostSession:
         self._outbox: deque[Reply] = deque()
         self._told_applied = 0
 
-    # -- who may speak ----------------------------------------------------------------------
+    # -- who may speak -------------------------------------------------------------------------
 
     def fence(self, generation: int, secret_digest: bytes) -> None:
         """Accept only ``generation`` from now on, once it shows its secret.
@@ -145,7 +145,7 @@ class HostSession:
                 f"{self.generation}: say HELLO again"
             )
 
-    # -- calls --------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------
 
     def admit(self, first_seq: int, count: int) -> int:
         """Return how many leading calls of a batch are repeats to skip.
@@ -168,7 +168,7 @@ class HostSession:
         if self.state is State.REPLAYING and seq >= self._replay_to:
             self.state = State.RUNNING
 
-    # -- replies ------------------------------------------------------------------------------
+    # -- replies -------------------------------------------------------------------------------
 
     def reply(self, reply: Reply) -> None:
         """Owe the client a reply; queries' answers are not kept (they are asked again)."""
@@ -230,7 +230,7 @@ class HostSession:
         """Calls applied that the client has not been told of."""
         return self.applied - self._told_applied
 
-    # -- epochs ---------------------------------------------------------------------------------
+    # -- epochs --------------------------------------------------------------------------------
 
     @property
     def recoverable(self) -> int:
@@ -268,7 +268,7 @@ class HostSession:
         if self.state is State.REPLAYING:
             self.state = State.RUNNING
 
-    # -- inside -----------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------
 
     def _owed(self) -> list[Reply]:
         replies = [*self._outcomes.values(), *self._deferred.values()]

@@ -30,8 +30,7 @@ def mem_alloc(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     (size,) = args
     if imposed is not None:
         address = imposed[2]
-        device = _device(ex)
-        if device is None or ex.driver.allocate_at(device, address, size):
+        if ex.driver.allocate_at(ex.device(), address, size):
             raise ReplayDiverged(f"{size} bytes at {address:#x} cannot be had again")
     else:
         result, pointer = ex.cuda.cuMemAlloc(size)
@@ -117,7 +116,3 @@ def copy_dtod(ex: Executor, args: Args, data: Any) -> int:
         return unusable(ex, stream)
     return int(ex.cuda.cuMemcpyDtoDAsync(destination, source, size, real)[0])
 
-
-def _device(ex: Executor) -> int | None:
-    context = ex.handles.get(HandleKind.CONTEXT, ex.context)
-    return None if context is None else int(context.recipe["device"])

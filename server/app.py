@@ -1,0 +1,62 @@
+"""``outlast serve``: signals first, then the lock on the state folder, then the gateway."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+from pathlib import Path
+
+from outlast.config import ServeConfig
+from outlast.errors import ConfigError
+from outlast.server.gateway import Gateway
+from outlast.server.locks import LifetimeLock
+
+log = logging.getLogger(__name__)
+
+
+def serve(config: ServeConfig) -> int:
+    """Run a session server until it is told to stop.
+
+    Returns
+    -------
+    int
+        0: every session is saved; 3: one is not, and is named in the log.
+
+    Raises
+    ------
+    ConfigError
+        A setting cannot be used, or another server uses the state folder.
+    """
+    signal_fd = _signal_descriptor()
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = LifetimeLock(config.state_dir / "server.lock")
+    # A server that has just been killed gives the lock back within moments.
+    if not lock.acquire():
+        raise ConfigError(
+            f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
+            "stop it, or name another folder with --state"
+        )
+    return Gateway(config, _server_id(config.state_dir), signal_fd).run()
+
+
+def _signal_descriptor() -> int:
+    """Return a descriptor that is readable once SIGTERM or SIGINT has arrived."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The wake-up descriptor does the work; a Python handler must exist for it.
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def _server_id(state_dir: Path) -> str:
+    """Return the id of the server that owns this folder: the same after every restart."""
+    path = state_dir / "server_id"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        server_id = f"server-{secrets.token_hex(8)}"
+        path.write_text(server_id)
+        return server_id

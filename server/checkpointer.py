@@ -1,0 +1,278 @@
+"""Epochs of one worker: cut, save beside the calls, restore.
+
+The cut is made in the executor's thread while the device is idle; what it copied is
+hashed and written by a thread of its own, in library calls that release the GIL.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outlast.checkpoint_providers import (
+    CheckpointProvider,
+    EpochReader,
+    RegionBuffer,
+    Snapshot,
+    StoredEpoch,
+)
+from outlast.checkpoint_providers import manifest as m
+from outlast.errors import OutlastError, RestoreFailed
+from outlast.server.calls.contexts import restore_context
+from outlast.server.drivers.base import Region
+from outlast.server.executor import Allocation, Executor
+from outlast.session.handles import Handle, HandleKind
+from outlast.session.host import Cut
+from outlast.session.schema import ReplyKind
+from outlast.session.wire import Reply
+
+#: Bytes copied at once while the session stands still.
+COPY_PIECE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose epochs these are."""
+
+    session_id: str
+    incarnation: bytes
+    token: int
+
+
+Done = Callable[["StoredEpoch | OutlastError"], None]
+
+
+class Checkpointer:
+    """Makes and loads the epochs of one session."""
+
+    def __init__(self, provider: CheckpointProvider, executor: Executor) -> None:
+        self.provider = provider
+        self.executor = executor
+        self.cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def saving(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    # -- saving --------------------------------------------------------------------------------
+
+    def snapshot(self, identity: Identity, generation: int, cut: Cut, copy: bool) -> Snapshot:
+        """Return an epoch of the idle device.
+
+        Parameters
+        ----------
+        identity, generation
+            What the manifest says of its origin.
+        cut : Cut
+            From the session's state machine, at the same place.
+        copy : bool
+            Copy memory, so that calls can go on while it is written.
+        """
+        ex = self.executor
+        buffers = [
+            RegionBuffer("memory", _key(region), _copied(ex.driver.view(region), copy))
+            for region in ex.driver.regions()
+        ]
+        image_index = {}
+        for digest, image in ex.images.items():
+            image_index[digest] = len(buffers)
+            buffers.append(RegionBuffer("image", digest, image))
+        replies = []
+        for reply in cut.replies:
+            payload = None
+            if reply.kind == ReplyKind.OUTCOME and len(reply.data):
+                payload = len(buffers)
+                buffers.append(RegionBuffer("reply", str(reply.number), reply.data))
+            replies.append(m.Reply(reply.kind, reply.number, reply.result, reply.value, payload))
+        handles, images = self._handles(image_index)
+        epoch = m.Epoch(
+            session_id=identity.session_id,
+            incarnation=identity.incarnation.hex(),
+            epoch_id=secrets.token_hex(8),
+            seq=cut.seq,
+            generation=generation,
+            token=identity.token,
+            created_at=time.time(),
+            devices=tuple(
+                m.Device(d.ordinal, d.uuid, d.name, d.total_memory, d.arena_base)
+                for d in ex.driver.devices()
+            ),
+            handles=handles,
+            allocations=tuple(
+                m.Allocation(a.address, a.size, self._device_of(a.context), a.created_seq)
+                for a in ex.allocations.values()
+            ),
+            images=images,
+            replies=tuple(replies),
+            deferred_errors=(),
+            state={
+                "retains": {str(device): count for device, count in ex.retains.items()},
+                "contexts": {str(a.address): a.context for a in ex.allocations.values()},
+                "dead": [*sorted(ex.handles.dead)],
+            },
+        )
+        return Snapshot(epoch, buffers)
+
+    def save(self, snapshot: Snapshot) -> StoredEpoch:
+        """Store an epoch now, in this thread."""
+        return self.provider.save(snapshot, self.cancelled)
+
+    def save_beside(self, snapshot: Snapshot, done: Done) -> None:
+        """Store an epoch in a thread of its own; ``done`` is called there."""
+
+        def run() -> None:
+            try:
+                done(self.save(snapshot))
+            except OutlastError as error:
+                done(error)
+
+        self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _handles(
+        self, image_index: dict[str, int]
+    ) -> tuple[tuple[m.Handle, ...], tuple[m.Image, ...]]:
+        handles = []
+        images = []
+        for handle in self.executor.handles.ordered():
+            recipe = dict(handle.recipe)
+            if handle.kind is HandleKind.MODULE:
+                info = self.executor.driver.module_info(handle.real)
+                recipe["globals"] = {g.name: g.address for g in info.globals}
+                images.append(m.Image(handle.id, image_index[recipe["image"]]))
+            handles.append(
+                m.Handle(handle.id, handle.kind, 1, handle.created_seq, recipe, handle.parents)
+            )
+        return tuple(handles), tuple(images)
+
+    def _device_of(self, context: int) -> int:
+        handle = self.executor.handles.get(HandleKind.CONTEXT, context)
+        return int(handle.recipe["device"]) if handle is not None else 0
+
+    # -- restoring -----------------------------------------------------------------------------
+
+    def restore(self, location: str, digest: str) -> m.Epoch:
+        """Make this (fresh) process hold a stored epoch: addresses, bytes and handles.
+
+        Every byte's hash is checked before it counts; no kernel runs here.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            The stored epoch does not match its hashes.
+        RestoreFailed
+            An object or an address cannot be had again.
+        """
+        with self.provider.open(location, digest) as reader:
+            epoch = reader.manifest.epoch
+            state: dict[str, Any] = epoch.state
+            by_id = {image.handle: image.region for image in epoch.images}
+            for handle in epoch.handles:
+                self._restore_handle(reader, handle, state, by_id)
+            self._restore_allocations(epoch, state)
+            self._restore_memory(reader)
+            self.executor.handles.dead.update(int(h) for h in state.get("dead", []))
+            self._restore_replies(reader, epoch)
+        return epoch
+
+    def _restore_handle(
+        self, reader: EpochReader, handle: m.Handle, state: dict[str, Any], images: dict[int, int]
+    ) -> None:
+        ex = self.executor
+        kind = HandleKind(handle.kind)
+        recipe: dict[str, Any] = dict(handle.recipe)
+        real = 0
+        made = Handle(handle.id, kind, 0, handle.created_seq, recipe, handle.parents)
+        if kind is HandleKind.CONTEXT:
+            retains = int(state["retains"].get(str(recipe["device"]), 0))
+            real = restore_context(ex, made, retains)
+        else:
+            parent = ex.handles.real
+            owner = handle.parents[0]
+            if kind is HandleKind.FUNCTION:
+                name = str(recipe["name"]).encode()
+                result, real = ex.cuda.cuModuleGetFunction(parent[HandleKind.MODULE][owner], name)
+                for attribute, value in recipe.get("attributes", {}).items():
+                    ex.cuda.cuFuncSetAttribute(real, int(attribute), int(value))
+            else:
+                ex.cuda.cuCtxSetCurrent(parent[HandleKind.CONTEXT][owner])
+                if kind is HandleKind.MODULE:
+                    image = reader.read(images[handle.id])
+                    ex.images[recipe["image"]] = image
+                    result, real = ex.driver.load_module_at(image, recipe.pop("globals"))
+                elif kind is HandleKind.STREAM:
+                    result, real = ex.cuda.cuStreamCreateWithPriority(
+                        recipe["flags"], recipe["priority"]
+                    )
+                else:
+                    result, real = ex.cuda.cuEventCreate(recipe["flags"])
+                    if not result and recipe.get("recorded"):
+                        ex.cuda.cuEventRecord(real, 0)
+            if result:
+                raise RestoreFailed(
+                    f"{handle.kind} {handle.id:#x} cannot be made again: error {int(result)}"
+                )
+        if not real:
+            raise RestoreFailed(f"{handle.kind} {handle.id:#x} cannot be made again")
+        made.real = int(real)
+        ex.handles.add(made)
+
+    def _restore_allocations(self, epoch: m.Epoch, state: dict[str, Any]) -> None:
+        ex = self.executor
+        for allocation in epoch.allocations:
+            context = int(state["contexts"][str(allocation.address)])
+            ex.cuda.cuCtxSetCurrent(ex.handles.real[HandleKind.CONTEXT][context])
+            result = ex.driver.allocate_at(allocation.device, allocation.address, allocation.size)
+            if result:
+                raise RestoreFailed(
+                    f"{allocation.size} bytes at {allocation.address:#x} cannot be had: "
+                    f"error {result}",
+                    address=allocation.address,
+                )
+            ex.allocations[allocation.address] = Allocation(
+                allocation.address, allocation.size, context, allocation.created_seq
+            )
+        ex.context = -1
+        ex.cuda.cuCtxSetCurrent(0)
+        ex.context = 0
+
+    def _restore_memory(self, reader: EpochReader) -> None:
+        driver = self.executor.driver
+        if not driver.wait(driver.ticket(), 60.0):
+            raise RestoreFailed("the device does not become idle")
+        stored = {r.key: r for r in reader.manifest.regions if r.kind == "memory"}
+        here = {_key(region): region for region in driver.regions()}
+        if set(stored) != set(here):
+            raise RestoreFailed("the restored memory map is not the stored one")
+        for key, region in here.items():
+            reader.read_into(stored[key], driver.view(region))
+
+    def _restore_replies(self, reader: EpochReader, epoch: m.Epoch) -> None:
+        for reply in epoch.replies:
+            data = reader.read(reply.payload) if reply.payload is not None else b""
+            self.executor.host.reply(
+                Reply(reply.kind, reply.number, reply.result, reply.value, data)
+            )
+
+
+def _key(region: Region) -> str:
+    return f"{region.device}:{region.address:#x}:{region.kind}"
+
+
+def _copied(view: memoryview, copy: bool) -> memoryview:
+    if not copy:
+        return view
+    target = np.empty(view.nbytes, np.uint8)
+    source = np.frombuffer(view, np.uint8)
+    for start in range(0, view.nbytes, COPY_PIECE):
+        # In pieces, so that the pulse thread gets the GIL in between.
+        np.copyto(target[start : start + COPY_PIECE], source[start : start + COPY_PIECE])
+    return memoryview(target.data)

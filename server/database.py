@@ -1,0 +1,110 @@
+"""The gateway's one database thread: the socket loop never touches SQL."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import OutlastError
+from outlast.migrations import upgrade
+from outlast.session import retry
+from outlast.session.store import Store
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[Store], Any]
+#: Called in the gateway's thread with the result or the error.
+Resume = Callable[[Any, OutlastError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Work
+    resume: Resume
+    patience: float
+
+
+class DatabaseThread:
+    """Runs journal transactions one after the other and hands the results back.
+
+    Parameters
+    ----------
+    url : str
+        The journal's database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._done: deque[tuple[Resume, Any, OutlastError | None]] = deque()
+        self._stop = threading.Event()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when results wait for `deliver`."""
+        return self._event
+
+    def submit(self, work: Work, resume: Resume, patience: float = 20.0) -> None:
+        """Run ``work(store)`` in the thread, then ``resume(result, error)`` in `deliver`.
+
+        An unavailable database is tried again for ``patience`` seconds.
+        """
+        self._jobs.put(_Job(work, resume, patience))
+
+    def deliver(self) -> None:
+        """Hand out the results that are there (in the gateway's thread)."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        while self._done:
+            resume, result, error = self._done.popleft()
+            resume(result, error)
+
+    def close(self, timeout: float) -> None:
+        """Stop after the jobs in hand, at most ``timeout`` seconds later."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        self._stop.set()
+        self._thread.join(0.2)
+
+    def abandon(self) -> None:
+        """Stop waiting for the database."""
+        self._stop.set()
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        store: Store | None = None
+        while (job := self._jobs.get()) is not None:
+            result, error = None, None
+            try:
+                for attempt in retry.database(job.patience, self._stop):
+                    with attempt:
+                        if store is None:
+                            store = self._open()
+                        result = job.work(store)
+            except OutlastError as failure:
+                error = failure
+            except retry.Interrupted:
+                break
+            self._done.append((job.resume, result, error))
+            os.eventfd_write(self._event, 1)
+        if store is not None:
+            store.close()
+
+    def _open(self) -> Store:
+        store = Store.open(self._url)
+        try:
+            upgrade(store.engine)
+        except OutlastError:
+            store.close()
+            raise
+        return store

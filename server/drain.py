@@ -1,0 +1,110 @@
+"""The shutdown: every session saved within the grace time, or named."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import OutlastError
+
+if TYPE_CHECKING:
+    from outlast.server.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+#: Exit code when a session could not be saved.
+NOT_SAVED = 3
+#: Part of the grace time kept for the journal and for ending the processes.
+RESERVE = 0.1
+
+
+class Drain:
+    """Tells every worker to save and stop, and waits within the grace time."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._waiting: set[str] = set()
+        self._unsaved: list[str] = []
+        self._finished = False
+        grace = gateway.config.grace
+        self._deadline = time.monotonic() + grace * (1 - RESERVE)
+
+    def begin(self) -> None:
+        """Start: all workers at once."""
+        entries = self._gateway.attachments.running()
+        self._waiting = {entry.session_id for entry in entries}
+        for entry in entries:
+            self._tell(entry, hasten=False)
+        self._gateway.after(max(0.0, self._deadline - time.monotonic()), self._give_up)
+        self._check()
+
+    def hasten(self) -> None:
+        """Do not wait for saves that are under way (a second SIGTERM)."""
+        log.warning("drain hastened", extra={"action": "drain_hastened"})
+        for entry in self._gateway.attachments.running():
+            if entry.session_id in self._waiting:
+                self._tell(entry, hasten=True)
+        self._gateway.after(0.5, self._give_up)
+
+    def drained(self, session_id: str, outcome: dict[str, Any]) -> None:
+        """Note what became of a session."""
+        if session_id not in self._waiting:
+            return
+        self._waiting.discard(session_id)
+        if outcome["saved"]:
+            log.info(
+                "session saved",
+                extra={"action": "saved", "session": session_id, "epoch": outcome["epoch"]},
+            )
+        else:
+            self._name(session_id, outcome["reason"], outcome)
+        self._check()
+
+    def gone(self, session_id: str) -> None:
+        """Note that a session's worker died while it was to save."""
+        if session_id in self._waiting:
+            self._waiting.discard(session_id)
+            self._name(session_id, "its worker died", {})
+            self._check()
+
+    def _tell(self, entry: Any, hasten: bool) -> None:
+        entry.worker.send("drain", deadline=self._deadline, hasten=hasten)
+
+    def _name(self, session_id: str, reason: str, outcome: dict[str, Any]) -> None:
+        epoch = outcome.get("epoch", "its newest one")
+        if outcome.get("client", True):
+            rest = f"recoverable from epoch {epoch} by its client"
+        else:
+            first = outcome.get("epoch", 0) + 1
+            rest = f"calls {first} to {outcome.get('applied')} are lost unless its client comes"
+        self._unsaved.append(session_id)
+        log.error(
+            "not saved: %s: %s; %s",
+            session_id,
+            reason,
+            rest,
+            extra={"action": "not_saved", "session": session_id},
+        )
+
+    def _give_up(self) -> None:
+        for session_id in sorted(self._waiting):
+            self._name(session_id, "busy", {})
+        self._waiting.clear()
+        self._check()
+
+    def _check(self) -> None:
+        if self._waiting or self._finished:
+            return
+        self._finished = True
+        self._gateway.attachments.stop_all()
+
+        def released(_: Any, error: OutlastError | None) -> None:
+            if error is not None:
+                log.error("the lease was not released: %s", error, extra={"action": "release"})
+            self._gateway.finish(NOT_SAVED if self._unsaved else 0)
+
+        server_id = self._gateway.server_id
+        self._gateway.database.submit(
+            lambda store: store.release_server(server_id), released, patience=1.0
+        )

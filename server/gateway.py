@@ -1,0 +1,267 @@
+"""The gateway: where clients say HELLO, and what supervises the workers.
+
+One loop over one ROUTER, the workers' channels, the journal thread and the signals. It
+never touches CUDA or SQL itself. HELLOs run as flows (`outlast.server.attachments`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from outlast.config import ServeConfig
+from outlast.errors import ConfigError, OutlastError, ProtocolError, ServerDraining
+from outlast.server.attachments import Attachments
+from outlast.server.database import DatabaseThread
+from outlast.server.datalink import MAX_MESSAGE
+from outlast.server.drain import Drain
+from outlast.server.relay import Relay
+from outlast.session import wire
+from outlast.session.schema import PROTOCOL_VERSION, Kind
+
+log = logging.getLogger(__name__)
+
+#: Messages handled before other sources get their turn.
+BURST = 256
+
+
+class Gateway:
+    """Event loop of the server process.
+
+    Parameters
+    ----------
+    config : ServeConfig
+        Settings.
+    server_id : str
+        Stable id of this state folder's server.
+    signal_fd : int
+        Readable when a signal has arrived (`signal.set_wakeup_fd`).
+    """
+
+    def __init__(self, config: ServeConfig, server_id: str, signal_fd: int) -> None:
+        self.config = config
+        self.server_id = server_id
+        self._signal_fd = signal_fd
+        self._context = zmq.Context()
+        self._poller = zmq.Poller()
+        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._exit_code: int | None = None
+        #: The shutdown under way, if any.
+        self.drain: Drain | None = None
+        self.watch(signal_fd, self._on_signal)
+        self.database = DatabaseThread(config.database)
+        self.watch(self.database.fileno(), self.database.deliver)
+        self.valid_until = 0.0
+        self._socket: zmq.Socket[bytes] | None = None
+        self.attachments = Attachments(self)
+        self.relay = Relay(self, self._context)
+
+    # -- for the parts -------------------------------------------------------------------------
+
+    def watch(self, source: Any, handler: Callable[[], None]) -> None:
+        """Call ``handler`` whenever ``source`` (socket or descriptor) is readable."""
+        self._poller.register(source, zmq.POLLIN)
+        self._handlers[source] = handler
+
+    def unwatch(self, source: Any) -> None:
+        """Forget a source."""
+        if self._handlers.pop(source, None) is not None:
+            self._poller.unregister(source)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call ``call`` once, ``seconds`` from now."""
+        self._timers.append((time.monotonic() + seconds, call))
+
+    def send(self, peer: bytes, frames: list[Any]) -> None:
+        """Send to a client without blocking; what cannot be sent is its loss to ask again."""
+        try:
+            self.send_now(peer, frames)
+        except zmq.ZMQError:
+            log.debug("a peer is gone", extra={"action": "peer_gone"})
+
+    def send_now(self, peer: bytes, frames: list[Any]) -> None:
+        """Send to a client; raise `zmq.ZMQError` if its queue is full or it is gone."""
+        if self._socket is not None:
+            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+
+    def refuse(self, peer: bytes, error: OutlastError, retry_after: float = 0.0) -> None:
+        """Send a typed refusal."""
+        message = wire.pack_message(
+            Kind.REFUSED,
+            error=error.code,
+            retry_after=retry_after,
+            message=str(error)[:1000],
+        )
+        self.send(peer, [message])
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is shutting down."""
+        return self.drain is not None
+
+    def finish(self, code: int) -> None:
+        """End the loop with an exit code."""
+        self._exit_code = code
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until a signal; return the exit code."""
+        self.database.submit(self._register, self._registered, patience=float("inf"))
+        while self._exit_code is None:
+            self._step()
+        self._close()
+        return self._exit_code
+
+    def _step(self) -> None:
+        for source, _ in self._poller.poll(self._next_timer()):
+            handler = self._handlers.get(source)
+            if handler is not None:
+                handler()
+        now = time.monotonic()
+        due = [call for at, call in self._timers if at <= now]
+        self._timers = [(at, call) for at, call in self._timers if at > now]
+        for call in due:
+            call()
+
+    def _next_timer(self) -> int:
+        if not self._timers:
+            return 1000
+        soonest = min(at for at, _ in self._timers)
+        return max(0, min(1000, int((soonest - time.monotonic()) * 1000) + 1))
+
+    def _register(self, store: Any) -> float:
+        asked = time.monotonic()
+        store.register_server(
+            self.server_id, socket.gethostname(), self.config.bind, self.config.lease_ttl
+        )
+        return asked + self.config.lease_ttl
+
+    def _registered(self, valid_until: float | None, error: OutlastError | None) -> None:
+        if error is not None:
+            raise error
+        assert valid_until is not None
+        self.valid_until = valid_until
+        self._listen()
+        self.after(self.config.lease_ttl / 3, self._renew)
+        self.attachments.pool.warm()
+
+    def _listen(self) -> None:
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = 200  # ms, for the last refusals
+        router.router_mandatory = 1
+        router.maxmsgsize = MAX_MESSAGE
+        router.ipv6 = int("[" in self.config.bind)
+        try:
+            router.bind(self.config.bind)
+        except zmq.ZMQError as error:
+            router.close(0)
+            raise ConfigError(f"cannot listen at {self.config.bind}: {error.strerror}") from error
+        self._socket = router
+        self.watch(router, self._on_client)
+        endpoint = router.getsockopt(zmq.LAST_ENDPOINT).decode()
+        print(f"ready {endpoint}", flush=True)
+        log.info("server ready", extra={"action": "ready", "endpoint": endpoint})
+
+    def _close(self) -> None:
+        self.attachments.close()
+        self.relay.close()
+        if self._socket is not None:
+            self._socket.close()
+        self.database.close(timeout=2.0)
+        self._context.destroy(linger=200)
+
+    # -- the lease -----------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        asked = time.monotonic()
+
+        def renewed(alive: bool | None, error: OutlastError | None) -> None:
+            if error is not None:
+                log.error("the lease was not renewed: %s", error, extra={"action": "renew_failed"})
+            elif not alive:
+                log.error("superseded: another server took over", extra={"action": "superseded"})
+                self.finish(1)
+                return
+            else:
+                self.valid_until = asked + self.config.lease_ttl
+                self.attachments.lease_renewed(self.valid_until)
+            if self._exit_code is None:
+                wait = self.config.lease_ttl / (3 if error is None else 10)
+                self.after(wait, self._renew)
+
+        ttl = self.config.lease_ttl
+        self.database.submit(
+            lambda store: store.renew_lease(self.server_id, ttl), renewed, patience=ttl / 10
+        )
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def _on_client(self) -> None:
+        assert self._socket is not None
+        for _ in range(BURST):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._on_frames(frames[0], frames[1:])
+
+    def _on_frames(self, peer: bytes, frames: list[bytes]) -> None:
+        if self.relay.forward(peer, frames):
+            return
+        try:
+            message = wire.parse_message(frames)
+        except ProtocolError as error:
+            log.debug("garbage from a peer: %s", error, extra={"action": "garbage"})
+            self.refuse(peer, error)
+            return
+        if message.kind is Kind.PING:
+            pong = wire.pack_message(
+                Kind.PONG, generation=0, stamp=message["stamp"], busy_seq=0, busy_for=0.0
+            )
+            self.send(peer, [pong])
+        elif message.kind is not Kind.HELLO:
+            self.refuse(peer, ProtocolError(f"{message.kind.name} before HELLO"))
+        elif message["protocol"] != PROTOCOL_VERSION:
+            self.refuse(peer, self.attachments.version_error(message))
+        elif self.draining:
+            self.refuse(peer, ServerDraining("the server is shutting down"), retry_after=0.2)
+        else:
+            self.attachments.hello(peer, message)
+
+    # -- signals -------------------------------------------------------------------------------
+
+    def _on_signal(self) -> None:
+        try:
+            numbers = os.read(self._signal_fd, 64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._terminate()
+
+    def _terminate(self) -> None:
+        if self._socket is None:
+            # Still starting: nothing is served, nothing is to be saved.
+            self.database.abandon()
+            self.finish(0)
+        elif self.drain is None:
+            log.info("drain started", extra={"action": "drain_started"})
+            self.drain = Drain(self)
+            self.drain.begin()
+        else:
+            self.drain.hasten()
+
+
+def state_paths(state_dir: Path) -> tuple[Path, Path]:
+    """Return the server's lock file and the folder of worker locks."""
+    return state_dir / "server.lock", state_dir / "workers"

@@ -1,0 +1,226 @@
+"""Worker processes as the gateway sees them: start, requests, death."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from outlast.errors import OutlastError, RestoreFailed, by_code
+from outlast.server.channel import Json, channel_pair
+from outlast.server.flow import Resume, Step
+from outlast.session.schema import Op
+
+log = logging.getLogger(__name__)
+
+#: Signals that say: the process did this to itself.
+CRASH_SIGNALS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGILL,
+    signal.SIGFPE,
+    signal.SIGSYS,
+}
+
+
+class WorkerProcess:
+    """One worker process; idle until it is given a session."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = channel_pair()
+        page = os.memfd_create("outlast-issued", os.MFD_CLOEXEC)
+        os.ftruncate(page, mmap.PAGESIZE)
+        self._page = mmap.mmap(page, mmap.PAGESIZE)
+        self._issued = memoryview(self._page).cast("Q")
+        command = [sys.executable, "-m", "outlast.server.worker"]
+        command += ["--channel", str(theirs), "--issued", str(page)]
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs, page)
+            )
+        finally:
+            os.close(theirs)
+            os.close(page)
+        self.session = ""
+        self.ready = False
+        self.endpoints: list[str] = []
+        self.devices: list[Json] = []
+        #: Called with every message that is no reply.
+        self.on_message: Callable[[Json], None] = lambda message: None
+        self._requests: dict[int, Resume] = {}
+        self._next = 1
+        self._started: Resume | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    @property
+    def in_hand(self) -> tuple[int, str]:
+        """The last call issued: seq and name; the name is empty if it had returned."""
+        seq, op = self._issued[0], self._issued[1]
+        return seq, Op(op).name if op else ""
+
+    def start(self, message: Json) -> Step:
+        """Return the step that gives the worker its session and waits until it is ready."""
+
+        def step(resume: Resume) -> None:
+            self.session = message["session"]
+            self._started = resume
+            if not self.channel.send({"kind": "start", **message}):
+                self.died()
+
+        return step
+
+    def request(self, kind: str, **fields: Any) -> Step:
+        """Return the step that asks the worker something and waits for its reply."""
+
+        def step(resume: Resume) -> None:
+            number = self._next
+            self._next += 1
+            self._requests[number] = resume
+            if not self.channel.send({"kind": kind, "id": number, **fields}):
+                self.died()
+
+        return step
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Tell the worker something."""
+        self.channel.send({"kind": kind, **fields})
+
+    def receive(self) -> bool:
+        """Handle the messages that are there; return False once the worker is gone."""
+        while self.channel.ready():
+            message = self.channel.receive()
+            if message is None:
+                return False
+            self._on_message(message)
+        return True
+
+    def died(self) -> None:
+        """Fail whatever waits for the worker."""
+        error = RestoreFailed(f"the worker of session {self.session!r} ended")
+        waiting = [*self._requests.values()]
+        self._requests.clear()
+        if self._started is not None:
+            waiting.append(self._started)
+            self._started = None
+        self.ready = False
+        for resume in waiting:
+            resume(None, error)
+
+    def reap(self, timeout: float = 2.0) -> int:
+        """Wait for the process to end, killing it if it does not; return its code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def close(self) -> None:
+        """Close the channel (which ends the process) and reap it."""
+        self.channel.close()
+        self.reap()
+        self._issued.release()
+        self._page.close()
+
+    def _on_message(self, message: Json) -> None:
+        kind = message["kind"]
+        if kind == "reply":
+            resume = self._requests.pop(message["to"], None)
+            if resume is not None:
+                resume(message, _error(message))
+        elif kind == "ready":
+            self.ready = True
+            self.endpoints = message["endpoints"]
+            self.devices = message["devices"]
+            self._settle_start(message, None)
+        elif kind == "restore_failed":
+            self._settle_start(None, _error({**message, "error": message["message"]}))
+        else:
+            self.on_message(message)
+
+    def _settle_start(self, message: Json | None, error: OutlastError | None) -> None:
+        resume, self._started = self._started, None
+        if resume is not None:
+            resume(message, error)
+
+
+def _error(message: Json) -> OutlastError | None:
+    if not message.get("error"):
+        return None
+    return by_code(message.get("code", 0))(message["error"], corrupt=message.get("corrupt", False))
+
+
+class WorkerPool:
+    """Keeps one idle worker ready, so that a session does not wait for a process to start."""
+
+    def __init__(self) -> None:
+        self._spare: WorkerProcess | None = None
+
+    def warm(self) -> None:
+        """Start the spare worker if there is none."""
+        if self._spare is None:
+            self._spare = WorkerProcess()
+
+    def take(self) -> WorkerProcess:
+        """Return a worker that has no session yet."""
+        worker, self._spare = self._spare, None
+        if worker is not None and worker.process.poll() is None:
+            return worker
+        return WorkerProcess()
+
+    def close(self) -> None:
+        """End the spare worker."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+
+class CrashCount:
+    """Deaths of one session's workers: the same call again and again parks the session."""
+
+    #: Deaths at the same call, and deaths without any progress, that park a session.
+    SAME_CALL = 2
+    NO_PROGRESS = 3
+
+    def __init__(self) -> None:
+        self._deaths: list[tuple[int, str]] = []
+        self._progress = 0
+
+    def progressed(self, seq: int) -> None:
+        """Forget the deaths: an epoch has moved on."""
+        if seq > self._progress:
+            self._progress = seq
+            self._deaths.clear()
+
+    def died(self, seq: int, op: str, code: int) -> str:
+        """Note a death; return why the session is to be parked, or nothing.
+
+        A death by SIGKILL between calls is somebody else's doing and does not count.
+        """
+        own_doing = -code in CRASH_SIGNALS
+        if not own_doing and not op:
+            return ""
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._deaths.append((seq, op))
+        same = [d for d in self._deaths if d[0] == seq]
+        crashes = len(self._deaths) if own_doing else 0
+        if len(same) >= self.SAME_CALL or crashes >= self.NO_PROGRESS:
+            return f"call {seq} ({op or 'running on the device'}) ended its worker by {how}"
+        return ""
+
+
+def wait_all(workers: list[WorkerProcess], timeout: float) -> None:
+    """Wait until all processes have ended, killing what is left after ``timeout``."""
+    deadline = time.monotonic() + timeout
+    for worker in workers:
+        worker.reap(max(0.0, deadline - time.monotonic()))
