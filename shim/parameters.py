@@ -73,15 +73,27 @@ def convert(types: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def gather(layout: Layout, address: int) -> bytes:
-    """Return the parameter buffer behind a C array with a pointer to each parameter."""
-    buffer = bytearray(max((offset + size for offset, size in layout), default=0))
-    width = ctypes.sizeof(ctypes.c_void_p)
-    for index, (offset, size) in enumerate(layout):
-        pointer = ctypes.c_void_p.from_address(address + index * width).value
-        require(pointer)
-        buffer[offset : offset + size] = ctypes.string_at(pointer or 0, size)
-    return bytes(buffer)
+def compile_gatherer(layout: Layout) -> Callable[[int], bytes]:
+    """Return a function from the address of a C array of pointers to the parameter buffer."""
+    count = len(layout)
+    codes = []
+    end = 0
+    for offset, size in layout:
+        codes.append(f"{offset - end}x{size}s")
+        end = offset + size
+    pack = struct.Struct("<" + "".join(codes)).pack
+    unpack = struct.Struct(f"@{count}P").unpack
+    sizes = [size for _, size in layout]
+
+    def gather(address: int) -> bytes:
+        if not count:
+            return b""
+        require(address)
+        pointers = unpack(ctypes.string_at(address, count * ctypes.sizeof(ctypes.c_void_p)))
+        require(all(pointers))
+        return pack(*map(ctypes.string_at, pointers, sizes))
+
+    return gather
 
 
 def gather_extra(length: int, address: int) -> bytes:

@@ -63,11 +63,12 @@ def cuMemcpyDtoDAsync(
 def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
     stream = me.stream(hStream, me.enter())
+    size = as_int(size)
     require(size >= 0)
     if size:
         address = as_int(target)
         me.allocations.check_range(address, size)
-        data = readable(me, source, int(size))
+        data = readable(me, source, size)
         check(me.link.write_from(address, stream.handle, flags, data))
     return OK
 
@@ -75,12 +76,13 @@ def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tu
 def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
     stream = me.stream(hStream, me.enter())
+    size = as_int(size)
     require(size >= 0)
     if size:
         address = as_int(source)
         me.allocations.check_range(address, size)
-        out = writable(me, target, int(size))
-        result = me.link.read_into(address, int(size), stream.handle, flags, out)
+        out = writable(me, target, size)
+        result = me.link.read_into(address, size, stream.handle, flags, out)
         me.waited(stream.context, result)
     return OK
 
@@ -88,11 +90,12 @@ def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> 
 def _move(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
     stream = me.stream(hStream, me.enter())
+    size = as_int(size)
     require(size >= 0)
     if size:
         destination, origin = as_int(target), as_int(source)
         with me.lock:
             me.allocations.check_range(destination, size)
             me.allocations.check_range(origin, size)
-            me.link.send(Op.COPY_DTOD, destination, origin, stream.handle, int(size), flags)
+            me.link.send(Op.COPY_DTOD, destination, origin, stream.handle, size, flags)
     return OK

@@ -8,7 +8,10 @@ function's attributes empties the plans.
 
 from __future__ import annotations
 
+import functools
+import operator
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute as Attribute
@@ -20,18 +23,26 @@ from outlast.shim.call import OK, api, client
 from outlast.shim.client import PER_THREAD_STREAM, Client
 from outlast.shim.failure import CallFailure, as_result, require
 from outlast.shim.handles import as_int
-from outlast.shim.objects import Context, Function, Stream
+from outlast.shim.objects import Context, Function, Plan, Stream
 from outlast.shim.parameters import (
     NEEDS_CONVERSION,
+    compile_gatherer,
     compile_packer,
     convert,
-    gather,
     gather_extra,
 )
 from outlast.shim.process import process
 
 #: Most plans a context keeps; a program that varies its grids endlessly starts anew.
 MAX_PLANS = 4096
+
+Size = tuple[int, int, int]
+#: Function, grid, block, shared memory, stream and parameter types, as the program gave them.
+Key = tuple[Any, ...]
+
+#: Stand for parameter types when the parameters come in one of C's forms.
+_POINTERS = object()
+_EXTRA = object()
 
 _FIELDS = RECORDS[Op.LAUNCH].struct
 #: No plan, no client, parameters in another form, or values that need conversion or are wrong.
@@ -115,46 +126,78 @@ def cuLaunchKernel(
 
 @api()
 def _launch(
-    f: Any,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    hStream: Any,
-    kernelParams: Any,
-    extra: Any,
+    f: Any, grid: Size, block: Size, shared: int, hStream: Any, kernelParams: Any, extra: Any
 ) -> tuple[CUresult]:
-    """Check a launch in full, keep its plan and send it."""
+    """Launch what has no plan yet, values that need conversion, and parameters in C's forms."""
     me = client()
     context = me.enter()
+    values, types = _form(me, kernelParams, extra)
+    key = (f, *grid, *block, shared, hStream, types)
+    plan = context.plans.get(key) if _is_key(key) else None
+    head, pack = plan or _check(me, context, key)
+    try:
+        data = pack(*values)
+    except NEEDS_CONVERSION:
+        data = pack(*convert(types, values))
+    me.link.send_record(head + data)
+    if me.launch_blocking:
+        stream = me.stream(hStream, context)
+        me.waited(stream.context, me.link.query(Op.STREAM_SYNC, stream.handle).result)
+    return OK
+
+
+def _form(me: Client, kernelParams: Any, extra: Any) -> tuple[Any, Any]:
+    """Return values and types; C's forms are one value, an address, of a type of their own."""
+    if isinstance(kernelParams, tuple | list):
+        require(not extra)
+        if len(kernelParams) == 0:
+            return (), ()
+        if len(kernelParams) != 2:
+            raise TypeError("kernelParams must be (values, types)")
+        return kernelParams[0], kernelParams[1]
+    pointers, options = as_int(kernelParams), as_int(extra)
+    require(not (pointers and options))
+    address = pointers or options
+    require(address >= 0 and not me.in_arena(address))
+    return (address,), _EXTRA if options else _POINTERS
+
+
+def _check(me: Client, context: Context, key: Key) -> Plan:
+    """Check a launch in full and keep its plan."""
+    f, hStream, types = key[0], key[-2], key[-1]
+    gx, gy, gz, bx, by, bz, shared = map(operator.index, key[1:-2])
+    grid, block = (gx, gy, gz), (bx, by, bz)
     with me.lock:
         function = me.functions.get(f)
         stream = me.stream(hStream, context)
         require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
         _check_configuration(function, grid, block, shared)
-        head = _head(function, stream, grid, block, shared)
-        if isinstance(kernelParams, tuple | list):
-            require(not extra)
-            values, types = _pair(kernelParams)
-            pack = compile_packer(function.info.parameters, types)
-            key = (f, *grid, *block, shared, hStream, types)
-            # Whatever may invalidate the plan empties the plans of the function's context.
-            if function.context is context and not me.launch_blocking:
-                _keep(context, key, head, pack)
-            try:
-                data = pack(*values)
-            except NEEDS_CONVERSION:
-                data = pack(*convert(types, values))
-        else:
-            data = _foreign_parameters(me, function, kernelParams, extra)
-        me.link.send_record(head + data)
-    if me.launch_blocking:
-        me.waited(stream.context, me.link.query(Op.STREAM_SYNC, stream.handle).result)
-    return OK
+        plan = _head(function, stream, grid, block, shared), _packer(function, types)
+        # Whatever may invalidate the plan empties the plans of the function's context.
+        if function.context is context and not me.launch_blocking and _is_key(key):
+            if len(context.plans) >= MAX_PLANS:
+                context.plans.clear()
+            context.plans[key] = plan
+    return plan
 
 
-def _check_configuration(
-    function: Function, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int
-) -> None:
+def _is_key(key: Key) -> bool:
+    """Return whether a launch may have a plan."""
+    f, hStream, types = key[0], key[-2], key[-1]
+    # Only what hashes by value can be a key; handle 2 means another stream in each thread.
+    by_value = isinstance(f, int) and isinstance(hStream, int) and not isinstance(types, list)
+    return by_value and hStream != PER_THREAD_STREAM
+
+
+def _packer(function: Function, types: Any) -> Callable[..., bytes]:
+    if types is _POINTERS:
+        return compile_gatherer(function.info.parameters)
+    if types is _EXTRA:
+        return functools.partial(gather_extra, function.parameter_bytes)
+    return compile_packer(function.info.parameters, types)
+
+
+def _check_configuration(function: Function, grid: Size, block: Size, shared: int) -> None:
     device = function.context.device
     for sizes, limits in ((grid, _GRID_LIMITS), (block, _BLOCK_LIMITS)):
         for size, limit in zip(sizes, device.limits(*limits), strict=True):
@@ -182,8 +225,8 @@ def _shared_limit(function: Function) -> int:
 def _head(
     function: Function,
     stream: Stream,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
+    grid: Size,
+    block: Size,
     shared: int,
 ) -> bytes:
     """Return a launch record up to its parameters."""
@@ -191,39 +234,3 @@ def _head(
     return RECORD.pack(Op.LAUNCH, 0, length) + _FIELDS.pack(
         function.handle, stream.handle, *grid, *block, shared
     )
-
-
-def _pair(kernelParams: Any) -> tuple[Any, Any]:
-    """Return values and types; an empty tuple is a kernel without parameters."""
-    if len(kernelParams) == 0:
-        return (), ()
-    if len(kernelParams) != 2:
-        raise TypeError("kernelParams must be (values, types)")
-    return kernelParams[0], kernelParams[1]
-
-
-def _keep(context: Context, key: tuple[Any, ...], head: bytes, pack: Any) -> None:
-    f, hStream, types = key[0], key[-2], key[-1]
-    # Only what hashes by value can be a key; handle 2 means another stream in each thread.
-    if not isinstance(f, int) or not isinstance(hStream, int) or hStream == PER_THREAD_STREAM:
-        return
-    if not isinstance(types, tuple):
-        return
-    if len(context.plans) >= MAX_PLANS:
-        context.plans.clear()
-    context.plans[key] = (head, pack)
-
-
-def _foreign_parameters(me: Client, function: Function, kernelParams: Any, extra: Any) -> bytes:
-    """Return the parameter buffer of a launch in one of C's forms."""
-    pointers, options = as_int(kernelParams), as_int(extra)
-    layout = function.info.parameters
-    require(not (pointers and options))
-    if not layout:
-        return b""
-    if not pointers and not options:
-        raise CallFailure(CUresult.CUDA_ERROR_INVALID_VALUE)
-    require(not me.in_arena(pointers or options))
-    if pointers:
-        return gather(layout, pointers)
-    return gather_extra(function.parameter_bytes, options)

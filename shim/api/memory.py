@@ -20,15 +20,16 @@ def cuMemAlloc(bytesize: int) -> tuple[CUresult, CUdeviceptr]:
     """Allocate device memory in the current context."""
     me = client()
     context = me.enter()
-    require(bytesize > 0)
-    require(bytesize < _MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    size = as_int(bytesize)
+    require(size > 0)
+    require(size < _MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     # A late error is reported before, never instead of, an allocation.
     check(me.link.take_deferred(context.handle))
-    reply = me.link.call(Op.MEM_ALLOC, int(bytesize))
+    reply = me.link.call(Op.MEM_ALLOC, size)
     check(reply.result)
     with me.lock:
         require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        me.allocations.add(Allocation(reply.value, int(bytesize), context))
+        me.allocations.add(Allocation(reply.value, size, context))
     return SUCCESS, CUdeviceptr(reply.value)
 
 

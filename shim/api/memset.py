@@ -54,12 +54,12 @@ def _fill(
 ) -> tuple[CUresult]:
     me = client()
     context = me.enter()
-    address = as_int(target)
+    address, count, value = as_int(target), as_int(count), as_int(value)
     require(0 <= value < 1 << (8 * width))
     require(count >= 0 and address % width == 0)
     stream = me.stream(hStream, context)
     if count:
         with me.lock:
             me.allocations.check_range(address, count * width)
-            me.link.send(Op.MEMSET, address, stream.handle, int(count), int(value), width, flags)
+            me.link.send(Op.MEMSET, address, stream.handle, count, value, width, flags)
     return OK

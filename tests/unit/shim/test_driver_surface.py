@@ -48,3 +48,18 @@ def test_error_names_and_texts_work_before_cuinit(link):
     assert driver.cuGetErrorName(driver.CUresult(2)) == (0, b"CUDA_ERROR_OUT_OF_MEMORY")
     assert driver.cuGetErrorString(700) == (0, b"illegal memory access")
     assert driver.cuGetErrorName(12345) == (1, None)
+
+
+def test_enums_of_the_bindings_are_understood(link, context):
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    _, address = driver.cuMemAlloc(16)
+    size = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE
+    assert driver.cuPointerGetAttribute(size, address) == (0, 16)
+    threads = bindings.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+    assert driver.cuDeviceGetAttribute(threads, bindings.CUdevice(0)) == (0, 1024)
+    flag = bindings.CUstream_flags.CU_STREAM_NON_BLOCKING
+    _, stream = driver.cuStreamCreate(flag)
+    assert driver.cuStreamGetFlags(bindings.CUstream(stream)) == (0, 1)
+    assert driver.cuGetErrorName(bindings.CUresult.CUDA_ERROR_NOT_READY)[0] == 0
+    assert driver.cuEventCreate(bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)[0] == 0
+    assert driver.cuCtxSetCurrent(bindings.CUcontext(context)) == (0,)

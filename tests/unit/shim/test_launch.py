@@ -105,6 +105,14 @@ def test_a_kernel_without_parameters_takes_none_in_any_form(parameters, link, co
     assert [call[2] for call in link.of(Op.LAUNCH)] == [b"", b""]
 
 
+def test_numbers_that_are_no_integers_are_refused(link, kernel):
+    launch(kernel)
+    for bad in ({"grid": (2.5, 1, 1)}, {"shared": "1"}, {"parameters": (VALUES,)}):
+        with pytest.raises(TypeError):
+            launch(kernel, **bad)
+    assert launch(kernel) == (0,)
+
+
 def test_values_are_converted_as_c_does(link, context):
     function = load("k", [[0, 4], [4, 4], [8, 8], [16, 1]])
     types = (ctypes.c_uint, ctypes.c_float, ctypes.c_void_p, ctypes.c_bool)
@@ -147,12 +155,15 @@ def test_values_may_carry_their_own_type(link, context):
 def test_an_array_of_pointers_is_read(link, kernel):
     holders = [ctype(value) for ctype, value in zip(TYPES, VALUES, strict=True)]
     pointers = (ctypes.c_void_p * 4)(*map(ctypes.addressof, holders))
-    assert launch(kernel, ctypes.addressof(pointers)) == (0,)
+    for _ in range(2):
+        assert launch(kernel, ctypes.addressof(pointers)) == (0,)
     addresses = np.array(list(pointers), np.uint64)
     assert launch(kernel, addresses.ctypes.data) == (0,)
     pointers[3] = None
     assert launch(kernel, ctypes.addressof(pointers)) == (1,)
-    assert [call[2] for call in link.of(Op.LAUNCH)] == [DATA] * 2
+    assert [call[2] for call in link.of(Op.LAUNCH)] == [DATA] * 3
+    with pytest.raises(TypeError):
+        launch(kernel, ((1,), None))
 
 
 def test_an_extra_list_is_read(link, kernel):

@@ -33,6 +33,8 @@ def test_impossible_sizes_fail_as_natively(link, context):
     assert driver.cuMemAlloc(-1) == (1, None)
     assert driver.cuMemAlloc(1 << 63) == (2, None)
     assert driver.cuMemAlloc(1 << 40) == (2, None)
+    with pytest.raises(TypeError):
+        driver.cuMemAlloc(16.5)
     assert driver.cuMemAlloc(16)[0] == 0
 
 
