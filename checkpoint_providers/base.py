@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from outlast.checkpoint_providers.locations import Location
+from outlast.checkpoint_providers.manifest import check_epoch
 from outlast.checkpoint_providers.reader import EpochReader
 from outlast.checkpoint_providers.snapshot import Progress, Snapshot, StoredEpoch
 from outlast.checkpoint_providers.stages import Stage, StageHook
@@ -23,7 +24,6 @@ from outlast.checkpoint_providers.storage import storage_errors
 from outlast.checkpoint_providers.writer import (
     EpochWriter,
     SaveSteps,
-    check_snapshot,
     write_epoch,
 )
 from outlast.errors import CheckpointCancelled
@@ -154,7 +154,8 @@ class CheckpointProvider(ABC):
         -----
         When it raises, nothing of the epoch is left behind and older ones are untouched.
         """
-        check_snapshot(snapshot)
+        # Found now, not after minutes of writing.
+        check_epoch(snapshot.epoch, snapshot.lay_out())
         location = snapshot.location
         steps = SaveSteps(self.stage_hook, cancelled, str(location))
         with (

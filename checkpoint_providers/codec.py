@@ -7,7 +7,6 @@ newer or a broken writer stored is found at the field where it stands.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +45,7 @@ def canonical(value: object) -> bytes:
     try:
         text = json.dumps(
             value,
-            default=_as_object,
+            default=as_object,
             sort_keys=True,
             separators=(",", ":"),
             allow_nan=False,
@@ -54,6 +53,14 @@ def canonical(value: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise Malformed("manifest", f"cannot be written as JSON: {error}") from error
     return text.encode("ascii")
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return the fields of a record, by name; not those of records within."""
+    try:
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}  # type: ignore[attr-defined]
+    except AttributeError:
+        raise TypeError(f"{type(value).__name__} is not a JSON value") from None
 
 
 def parse(raw: bytes) -> Any:
@@ -201,12 +208,6 @@ def _check_json(value: Any, path: str, depth: int) -> None:
     elif type(value) is list:
         for i, each in enumerate(value):
             _check_json(each, f"{path}[{i}]", depth - 1)
-
-
-def _as_object(value: object) -> dict[str, Any]:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

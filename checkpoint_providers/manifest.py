@@ -12,7 +12,8 @@ one before, and a newer one that names it as able to (`Manifest.least_reader`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -23,6 +24,7 @@ from outlast.checkpoint_providers.codec import (
     U64_MAX,
     Malformed,
     array,
+    as_object,
     canonical,
     hexadecimal,
     i32,
@@ -210,41 +212,31 @@ def lay_out(sizes: Sequence[tuple[str, str, int]]) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def seal(
-    epoch: Epoch, regions: tuple[Region, ...], chunks: Sequence[str]
-) -> tuple[Manifest, bytes]:
-    """Return the manifest of an epoch and its file's bytes, checked as a reader will.
+def check_epoch(epoch: Epoch, regions: tuple[Region, ...]) -> None:
+    """Refuse tables that no reader would take.
 
     Raises
     ------
     CheckpointError
-        It could not be read back: a value is out of range or the tables contradict.
+        A value is out of range or the tables contradict each other; names the field.
     """
-    manifest = Manifest(
-        format=FORMAT,
-        least_reader=LEAST_READER,
-        epoch=epoch,
-        regions=regions,
-        data_file=DATA_FILE,
-        data_size=_end(regions),
-        chunk_size=CHUNK_SIZE,
-        chunks=tuple(chunks),
-        digest="",
-    )
-    try:
-        body = {f.name: getattr(manifest, f.name) for f in dataclasses.fields(manifest)}
-        del body["digest"]
-        digest = blake3(canonical(body)).hexdigest()
-        sealed = dataclasses.replace(manifest, digest=digest)
-        raw = canonical(sealed)
-        _decode(raw)
-    except Malformed as error:
-        raise CheckpointError(
-            f"the epoch cannot be stored: {error}",
-            session_id=epoch.session_id,
-            field=error.path,
-        ) from error
-    return sealed, raw
+    chunks = ("0" * 64,) * -(-_end(regions) // CHUNK_SIZE)
+    with _refusing(epoch):
+        raw = canonical(_unsealed(epoch, regions, chunks))
+        _check_size(len(raw))
+        _check_tables(parse(raw))
+
+
+def seal(
+    epoch: Epoch, regions: tuple[Region, ...], chunks: Sequence[str]
+) -> tuple[Manifest, bytes]:
+    """Return the manifest of an epoch that passed `check_epoch`, and its file's bytes."""
+    manifest = _unsealed(epoch, regions, tuple(chunks))
+    body = as_object(manifest)
+    del body["digest"]
+    with _refusing(epoch):
+        sealed = dataclasses.replace(manifest, digest=blake3(canonical(body)).hexdigest())
+        return sealed, canonical(sealed)
 
 
 def decode(raw: bytes, source: str) -> Manifest:
@@ -274,13 +266,47 @@ class _Unreadable(Exception):
     """The document follows a format this version does not know."""
 
 
+@contextmanager
+def _refusing(epoch: Epoch) -> Iterator[None]:
+    try:
+        yield
+    except Malformed as error:
+        raise CheckpointError(
+            f"the epoch cannot be stored: {error}",
+            session_id=epoch.session_id,
+            field=error.path,
+        ) from error
+
+
+def _unsealed(epoch: Epoch, regions: tuple[Region, ...], chunks: tuple[str, ...]) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        least_reader=LEAST_READER,
+        epoch=epoch,
+        regions=regions,
+        data_file=DATA_FILE,
+        data_size=_end(regions),
+        chunk_size=CHUNK_SIZE,
+        chunks=chunks,
+        digest="0" * 64,
+    )
+
+
 def _decode(raw: bytes) -> Manifest:
-    if len(raw) > MAX_MANIFEST:
-        raise Malformed("manifest", f"has {len(raw)} bytes, more than {MAX_MANIFEST}")
+    _check_size(len(raw))
     document = parse(raw)
     if type(document) is not dict:
         raise Malformed("manifest", "is not an object")
     _check_digest(document, raw)
+    return _check_tables(document)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_MANIFEST:
+        raise Malformed("manifest", f"has {size} bytes, more than {MAX_MANIFEST}")
+
+
+def _check_tables(document: dict[str, Any]) -> Manifest:
     with unknown_fields_allowed(_check_format(document)):
         manifest: Manifest = _check_manifest(document, "manifest")
     _check_regions(manifest)

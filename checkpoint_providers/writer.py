@@ -23,8 +23,6 @@ from outlast.errors import CheckpointCancelled, CheckpointError
 
 #: Bytes handed to the storage at once; cancelling waits for no more than this.
 WRITE_SIZE: Final = 1 << 20  # 1 MiB
-#: Stands for a chunk's digest until the chunk has been written.
-_UNKNOWN_DIGEST: Final = "0" * 64
 
 
 class EpochWriter(ABC):
@@ -87,11 +85,6 @@ class SaveSteps:
             self._hook(StagePoint(stage, offset, self.folder))
         if self.cancelled is not None and self.cancelled.is_set():
             raise CheckpointCancelled(f"saving {self._name} was cancelled at stage {stage}")
-
-
-def check_snapshot(snapshot: Snapshot) -> None:
-    """Refuse what no reader would take, now and not after minutes of writing."""
-    seal(snapshot.epoch, snapshot.lay_out(), [_UNKNOWN_DIGEST] * -(-snapshot.size // CHUNK_SIZE))
 
 
 def write_epoch(

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from outlast.checkpoint_providers import Epoch, Handle, Image, Manifest, Reply
 from outlast.checkpoint_providers.codec import canonical
-from outlast.checkpoint_providers.manifest import CHUNK_SIZE, MAX_MANIFEST, decode, seal
+from outlast.checkpoint_providers.manifest import (
+    CHUNK_SIZE,
+    MAX_MANIFEST,
+    check_epoch,
+    decode,
+    seal,
+)
 from outlast.checkpoint_providers.samples import full_snapshot, snapshot_of
 from outlast.checkpoint_providers.snapshot import Snapshot
 from outlast.errors import CheckpointCorrupt, CheckpointError
@@ -220,11 +226,12 @@ def nested(depth: int) -> dict[str, Any]:
 )
 def test_an_epoch_that_could_not_be_read_is_not_written(epoch: Epoch) -> None:
     with pytest.raises(CheckpointError, match="cannot be stored"):
-        seal(epoch, (), ())
+        check_epoch(epoch, ())
 
 
 def test_constants_need_no_recipe() -> None:
     child = Handle(HANDLE_FIRST, "stream", 0, 1, {}, (HANDLE_FIRST - 16,))
+    check_epoch(epoch_with(handles=(child,)), ())
     manifest, raw = seal(epoch_with(handles=(child,)), (), ())
     assert decode(raw, "m").epoch.handles == (child,)
     assert manifest.epoch.handles == (child,)
