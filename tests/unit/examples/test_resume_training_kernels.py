@@ -93,8 +93,9 @@ def close(actual: Array, expected: Array) -> bool:
 
 
 def softmax(logits: Array) -> Array:
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+    exponentials: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+    sums: Array = exponentials.sum(axis=1, keepdims=True)
+    return np.divide(exponentials, sums)
 
 
 def cross_entropy(logits: Array, labels: Array) -> float:
