@@ -77,8 +77,12 @@ def main(arguments: list[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     nvrtc, obstacle = load_nvrtc()
     if obstacle:
-        print(f"skipped: {obstacle}" if check else f"error: {obstacle}")
-        return 0 if check else 1
+        if check:
+            print(f"skipped: {obstacle}")
+            return 0
+        wanted = ".".join(map(str, NVRTC_VERSION))
+        print(f'error: {obstacle}; pip install cuda-bindings "nvidia-cuda-nvrtc=={wanted}.*"')
+        return 1
     ptx = compile_ptx(nvrtc, SOURCE.read_text())
     if not check:
         TARGET.write_text(ptx)
