@@ -168,7 +168,7 @@ class Gateway:
             raise ConfigError(f"cannot listen at {self.config.bind}: {error.strerror}") from error
         self._socket = router
         self.watch(router, self._on_client)
-        endpoint = router.getsockopt(zmq.LAST_ENDPOINT).decode()
+        endpoint = bytes(router.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         print(f"ready {endpoint}", flush=True)
         log.info("server ready", extra={"action": "ready", "endpoint": endpoint})
 

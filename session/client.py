@@ -16,6 +16,7 @@ from outlast.errors import OutlastError, ProtocolError, SessionLost
 from outlast.session import wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
+from outlast.session.pending import Pending, Query
 from outlast.session.schema import (
     HANDLE_FIRST,
     PROTOCOL_VERSION,
@@ -42,33 +43,6 @@ class Phase(enum.Enum):
     DETACHED = "detached"
     ATTACHED = "attached"
     CLOSED = "closed"
-
-
-class Pending:
-    """A call or query whose answer the program waits for."""
-
-    __slots__ = ("done", "error", "number", "op", "out", "reply")
-
-    def __init__(self, op: Op, number: int, out: memoryview | None = None) -> None:
-        self.op = op
-        self.number = number
-        #: Where the bytes of a device-to-host copy land.
-        self.out = out
-        self.done = False
-        self.reply: Reply | None = None
-        #: Why no answer will come.
-        self.error: OutlastError | None = None
-
-
-class _Query:
-    """A query on its way: where in the order it stands and its records, BIND included."""
-
-    __slots__ = ("after_seq", "pending", "records")
-
-    def __init__(self, after_seq: int, records: bytes, pending: Pending) -> None:
-        self.after_seq = after_seq
-        self.records = records
-        self.pending = pending
 
 
 class ClientSession:
@@ -123,8 +97,8 @@ class ClientSession:
         self._open_bytes = 0
         self._bind = b""
         self._pending: dict[int, Pending] = {}
-        self._queries: dict[int, _Query] = {}
-        self._unsent: deque[Batch | _Query] = deque()
+        self._queries: dict[int, Query] = {}
+        self._unsent: deque[Batch | Query] = deque()
         self._unsent_bytes = 0
         #: Batches up to this seq have been sent before: they go as replay.
         self._replay_until = 0
@@ -174,7 +148,7 @@ class ClientSession:
         pending = Pending(op, self.next_qid)
         self.next_qid += 1
         records = bind + wire.pack_record(op, pending.number, *args)
-        query = _Query(self.next_seq - 1, records, pending)
+        query = Query(self.next_seq - 1, records, pending)
         self._queries[pending.number] = query
         self._unsent.append(query)
         return pending
@@ -308,7 +282,7 @@ class ClientSession:
         acked = self._acked()
         while self._unsent:
             item = self._unsent[0]
-            if isinstance(item, _Query):
+            if isinstance(item, Query):
                 self._unsent.popleft()
                 queries = item.records + self._following_queries()
                 out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked), queries])
@@ -374,9 +348,9 @@ class ClientSession:
 
     def _following_queries(self) -> bytes:
         records = []
-        while self._unsent and isinstance(self._unsent[0], _Query):
+        while self._unsent and isinstance(self._unsent[0], Query):
             item = self._unsent.popleft()
-            assert isinstance(item, _Query)
+            assert isinstance(item, Query)
             records.append(item.records)
         return b"".join(records)
 

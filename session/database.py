@@ -9,6 +9,8 @@ timeout). A connection with the execution option ``read_only`` begins plainly.
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import os
 import re
@@ -20,7 +22,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.engine.url import URL
-from sqlalchemy.exc import ArgumentError, DataError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from outlast.errors import (
     ConfigError,
@@ -117,7 +119,9 @@ def _open_sqlite(url: URL, lock_timeout: float) -> Engine:
             kind,
             extra={"action": "journal_on_network_file_system"},
         )
-    engine = create_engine(url, connect_args={"timeout": lock_timeout})
+    engine = create_engine(
+        url, connect_args={"timeout": lock_timeout}, json_serializer=_strict_json
+    )
 
     def connect(connection: sqlite3.Connection, _record: object) -> None:
         # The driver must not begin transactions by itself: `begin` below does.
@@ -174,11 +178,15 @@ def _open_postgresql(url: URL, lock_timeout: float) -> Engine:
     }
     arguments = {name: value for name, value in defaults.items() if name not in url.query}
     try:
-        return create_engine(url, connect_args=arguments)
+        return create_engine(url, connect_args=arguments, json_serializer=_strict_json)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a journal in PostgreSQL needs {error.name}: pip install 'outlast[postgresql]'"
         ) from error
+
+
+#: One form on every database; PostgreSQL does not take NaN.
+_strict_json = functools.partial(json.dumps, allow_nan=False, separators=(",", ":"))
 
 
 # -- errors ----------------------------------------------------------------------
@@ -189,20 +197,20 @@ def _translate(context: ExceptionContext) -> BaseException | None:
     original = context.original_exception
     if isinstance(original, OutlastError):
         return original
-    error = context.sqlalchemy_exception
-    if error is None or context.dialect is None:
-        return None
     where = _where(context)
     reason = _reason(original, context)
+    if isinstance(original, TypeError | ValueError | OverflowError):
+        return JournalValueError(f"the journal {where} cannot keep a value: {reason}")
     if isinstance(original, sqlite3.Error):
         return _translate_sqlite(original, where, reason)
+    error = context.sqlalchemy_exception
     if isinstance(error, DataError | IntegrityError):
-        return JournalValueError(f"the journal {where} refuses a value: {reason}")
+        return JournalValueError(f"the journal {where} cannot keep a value: {reason}")
     if isinstance(error, ProgrammingError):
-        if context.connection is None:
-            return ConfigError(f"the URL of the journal {where} cannot be used: {reason}")
-        return JournalCorrupt(f"the journal {where} has not the tables it should have: {reason}")
-    return JournalUnavailable(f"the journal {where} does not answer: {reason}", locked=False)
+        return _translate_programming(context, where, reason)
+    if isinstance(error, DBAPIError):
+        return JournalUnavailable(f"the journal {where} does not answer: {reason}", locked=False)
+    return None
 
 
 def _translate_sqlite(error: sqlite3.Error, where: str, reason: str) -> OutlastError:
@@ -214,10 +222,21 @@ def _translate_sqlite(error: sqlite3.Error, where: str, reason: str) -> OutlastE
         )
     if code == sqlite3.SQLITE_ERROR:
         return JournalCorrupt(f"the journal {where} has not the tables it should have: {reason}")
-    if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
-        return JournalValueError(f"the journal {where} refuses a value: {reason}")
+    values = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
+    if isinstance(error, values):
+        return JournalValueError(f"the journal {where} cannot keep a value: {reason}")
     locked = _is_locked(error)
     return JournalUnavailable(f"the journal {where} does not answer: {reason}", locked=locked)
+
+
+def _translate_programming(context: ExceptionContext, where: str, reason: str) -> OutlastError:
+    """Tell apart what PostgreSQL's driver calls a programming error."""
+    state = getattr(context.original_exception, "sqlstate", None)
+    if context.connection is None or state == "42501":  # insufficient_privilege
+        return ConfigError(f"the journal {where} cannot be used with this URL: {reason}")
+    if state is None:  # the driver has no form for a parameter's type
+        return JournalValueError(f"the journal {where} cannot keep a value: {reason}")
+    return JournalCorrupt(f"the journal {where} has not the tables it should have: {reason}")
 
 
 def _where(context: ExceptionContext) -> str:

@@ -58,13 +58,3 @@ class U64(TypeDecorator[int]):
     def process_result_value(self, value: int | None, dialect: Dialect) -> int | None:
         """Shift a stored value back."""
         return None if value is None else value + OFFSET
-
-    def literal_processor(self, dialect: Dialect) -> Callable[[Any], str]:
-        """Render inlined literals as 64-bit integers."""
-
-        def process(value: int) -> str:
-            stored = self.process_bind_param(value, dialect)
-            # The digits of 2**63 alone do not fit: databases read them as a float or numeric.
-            return "(-9223372036854775807 - 1)" if stored == -OFFSET else str(stored)
-
-        return process

@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, select, update
+from sqlalchemy import Connection, Engine, select
 
-from outlast.errors import SessionBusy, SessionNotFound, TokenSuperseded
-from outlast.session import epochs, leases, records
+from outlast.errors import SessionBusy
+from outlast.session import epochs, fence, leases, records
 from outlast.session.database import LOCK_TIMEOUT, open_engine
 from outlast.session.models import servers, sessions
 from outlast.session.rows import (
@@ -27,8 +26,6 @@ from outlast.session.rows import (
     SessionRow,
     SessionState,
 )
-
-_COLUMNS = [sessions.c[name] for name in SessionRow.__slots__]
 
 
 class Store:
@@ -100,7 +97,7 @@ class Store:
         with self.engine.begin() as connection:
             leases.require(connection, self.clock, server_id, server_id)
             leases.end(connection, dead_server_id, ServerState.DEAD)
-            return _sessions(connection, dead_server_id)
+            return fence.read_all(connection, dead_server_id)
 
     def servers(self) -> list[ServerRow]:
         """Return every server known, by id."""
@@ -140,15 +137,15 @@ class Store:
         first = {"id": session_id, "token": 1, "generation": 0, "last_epoch": 0}
         with self.engine.begin() as connection:
             # Sessions are locked before servers everywhere, so that nobody dead-locks.
-            connection.execute(_locking(session_id))
+            fence.lock_if_any(connection, session_id)
             leases.require(connection, self.clock, server_id, server_id)
             # Two creators may get here at once: the second insert waits, then does nothing.
             insert = records.insert_into(connection.dialect.name, sessions).values(**first, **fresh)
             connection.execute(insert.on_conflict_do_nothing())
-            row = _locked(connection, session_id)
+            row = fence.locked(connection, session_id)
             if row.state is SessionState.ENDED:
                 records.cut_back(connection, session_id, 0)
-                return _change(connection, row, token=row.token + 1, **fresh)
+                return fence.change(connection, row, token=row.token + 1, **fresh)
             if row.incarnation != incarnation:
                 raise SessionBusy(
                     f"session {session_id!r} exists and belongs to another client",
@@ -166,13 +163,12 @@ class Store:
             There is none of this id.
         """
         with self._reading.begin() as connection:
-            found = connection.execute(select(*_COLUMNS).where(sessions.c.id == session_id))
-            return _row(found.first(), session_id)
+            return fence.read(connection, session_id)
 
     def sessions(self, owner: str | None = None) -> list[SessionRow]:
         """Return all sessions, or those of one server, by id."""
         with self._reading.begin() as connection:
-            return _sessions(connection, owner)
+            return fence.read_all(connection, owner)
 
     def claim(self, session_id: str, server_id: str, *, seq: int | None = None) -> SessionRow:
         """Take a session for a server under a new fencing token, cut back to an epoch.
@@ -194,7 +190,7 @@ class Store:
             The claiming server holds no lease.
         """
         with self.engine.begin() as connection:
-            row = _alive(connection, session_id)
+            row = fence.alive(connection, session_id)
             owner = leases.require(connection, self.clock, server_id, row.owner)
             if row.owner != server_id and owner.lease_left > 0:
                 raise SessionBusy(
@@ -205,12 +201,12 @@ class Store:
                     retry_after=owner.lease_left,
                 )
             _cut_back(connection, session_id, seq)
-            return _change(connection, row, owner=server_id, token=row.token + 1)
+            return fence.change(connection, row, owner=server_id, token=row.token + 1)
 
     def cut_back(self, session_id: str, token: int, seq: int) -> None:
         """Cut a claimed session back further: the epoch of the claim could not be restored."""
         with self.engine.begin() as connection:
-            _current(connection, session_id, token)
+            fence.current(connection, session_id, token)
             _cut_back(connection, session_id, seq)
 
     def attach(self, session_id: str, token: int, incarnation: bytes) -> SessionRow:
@@ -222,20 +218,20 @@ class Store:
             The session belongs to another incarnation.
         """
         with self.engine.begin() as connection:
-            row = _current(connection, session_id, token)
+            row = fence.current(connection, session_id, token)
             if row.incarnation != incarnation:
                 raise SessionBusy(
                     f"session {session_id!r} belongs to another client", session_id=session_id
                 )
-            return _change(connection, row, generation=row.generation + 1)
+            return fence.change(connection, row, generation=row.generation + 1)
 
     def adopt(
         self, session_id: str, token: int, incarnation: bytes, token_hash: bytes | None = None
     ) -> SessionRow:
         """Start an attachment of a new incarnation; the old one is fenced off for ever."""
         with self.engine.begin() as connection:
-            row = _current(connection, session_id, token)
-            return _change(
+            row = fence.current(connection, session_id, token)
+            return fence.change(
                 connection,
                 row,
                 generation=row.generation + 1,
@@ -246,32 +242,32 @@ class Store:
     def park(self, session_id: str, token: int, seq: int, reason: str) -> SessionRow:
         """Set a session aside whose call ``seq`` kills its worker; its epochs stay."""
         with self.engine.begin() as connection:
-            row = _current(connection, session_id, token)
+            row = fence.current(connection, session_id, token)
             parked = {"state": SessionState.PARKED, "failed_seq": seq, "failed_reason": reason}
-            return _change(connection, row, **parked)
+            return fence.change(connection, row, **parked)
 
     def unpark(self, session_id: str, token: int) -> SessionRow:
         """Let a parked session go on."""
         with self.engine.begin() as connection:
-            row = _current(connection, session_id, token)
+            row = fence.current(connection, session_id, token)
             active = {"state": SessionState.ACTIVE, "failed_seq": None, "failed_reason": None}
-            return _change(connection, row, **active)
+            return fence.change(connection, row, **active)
 
     def end_session(self, session_id: str, token: int) -> None:
         """End a session for good; its epochs may be removed."""
         with self.engine.begin() as connection:
-            row = _current(connection, session_id, token, ended_too=True)
+            row = fence.current(connection, session_id, token, ended_too=True)
             if row.state is not SessionState.ENDED:
                 records.cut_back(connection, session_id, 0)
                 epochs.mark_all_deleting(connection, session_id)
-                _change(connection, row, state=SessionState.ENDED)
+                fence.change(connection, row, state=SessionState.ENDED)
 
     # -- what a session holds ----------------------------------------------------
 
     def record(self, session_id: str, token: int, entries: Iterable[Entry]) -> None:
         """Write what calls created and ended; the same entries again change nothing."""
         with self.engine.begin() as connection:
-            _check_token(connection, session_id, token)
+            fence.check(connection, session_id, token)
             records.write(connection, session_id, entries)
 
     def handles(self, session_id: str) -> list[HandleRow]:
@@ -305,10 +301,10 @@ class Store:
             The epoch's number is taken.
         """
         with self.engine.begin() as connection:
-            session = _current(connection, session_id, token)
+            session = fence.current(connection, session_id, token)
             epochs.commit(connection, session_id, replace(row, token=token))
             if row.epoch > session.last_epoch:
-                _change(connection, session, last_epoch=row.epoch)
+                fence.change(connection, session, last_epoch=row.epoch)
             recoverable = epochs.recoverable_seq(connection, session_id)
             if recoverable:
                 records.prune(connection, session_id, recoverable)
@@ -330,80 +326,14 @@ class Store:
             Those that are marked. Remove their files one lease after `deleting_since`.
         """
         with self.engine.begin() as connection:
-            _current(connection, session_id, token, ended_too=True)
+            fence.current(connection, session_id, token, ended_too=True)
             return epochs.mark_deleting(connection, session_id, numbers)
 
     def forget_epochs(self, session_id: str, token: int, numbers: Collection[int]) -> None:
         """Drop the rows of epochs whose files are gone; unmarked ones stay."""
         with self.engine.begin() as connection:
-            _current(connection, session_id, token, ended_too=True)
+            fence.current(connection, session_id, token, ended_too=True)
             epochs.forget(connection, session_id, numbers)
-
-
-def _row(found: Row[Any] | None, session_id: str) -> SessionRow:
-    if found is None:
-        raise SessionNotFound(f"there is no session {session_id!r}", session_id=session_id)
-    values = found._asdict()
-    return SessionRow(**{**values, "state": SessionState(values["state"])})
-
-
-def _sessions(connection: Connection, owner: str | None) -> list[SessionRow]:
-    query = select(*_COLUMNS).order_by(sessions.c.id)
-    if owner is not None:
-        query = query.where(sessions.c.owner == owner)
-    return [_row(found, "") for found in connection.execute(query)]
-
-
-def _locked(connection: Connection, session_id: str) -> SessionRow:
-    """Read a session and keep others from changing it until the transaction ends."""
-    return _row(connection.execute(_locking(session_id)).first(), session_id)
-
-
-def _locking(session_id: str) -> Select[Any]:
-    query = select(*_COLUMNS).where(sessions.c.id == session_id)
-    return query.with_for_update(key_share=True)
-
-
-def _alive(connection: Connection, session_id: str) -> SessionRow:
-    row = _locked(connection, session_id)
-    if row.state is SessionState.ENDED:
-        raise SessionNotFound(f"session {session_id!r} has ended", session_id=session_id)
-    return row
-
-
-def _current(
-    connection: Connection, session_id: str, token: int, *, ended_too: bool = False
-) -> SessionRow:
-    """Lock a session that ``token`` may still change."""
-    row = (_locked if ended_too else _alive)(connection, session_id)
-    _compare(row.id, token, row.token, row.owner)
-    return row
-
-
-def _check_token(connection: Connection, session_id: str, token: int) -> None:
-    """Hold the token still until the transaction ends; cheaper than `_current`."""
-    query = select(sessions.c.token, sessions.c.owner).where(sessions.c.id == session_id)
-    found = connection.execute(query.with_for_update(read=True)).first()
-    if found is None:
-        raise SessionNotFound(f"there is no session {session_id!r}", session_id=session_id)
-    _compare(session_id, token, *found)
-
-
-def _compare(session_id: str, token: int, current: int, owner: str) -> None:
-    if token != current:
-        raise TokenSuperseded(
-            f"token {token} of session {session_id!r} is superseded by {current} of server {owner}",
-            session_id=session_id,
-            token=token,
-            current=current,
-            owner=owner,
-        )
-
-
-def _change(connection: Connection, row: SessionRow, **values: Any) -> SessionRow:
-    values.setdefault("updated_at", time.time())
-    connection.execute(update(sessions).where(sessions.c.id == row.id).values(values))
-    return replace(row, **values)
 
 
 def _cut_back(connection: Connection, session_id: str, seq: int | None) -> None:

@@ -11,6 +11,7 @@ when that is an error. A program changes its import and keeps the rest::
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from outlast.cuda_types import (
     CUcomputemode,
@@ -176,6 +177,7 @@ __all__ = [
     "CUstreamCaptureStatus",
     "CUstream_flags",
     "CUuuid",
+    "close",
     "cuCtxCreate",
     "cuCtxDestroy",
     "cuCtxGetApiVersion",
@@ -246,8 +248,33 @@ __all__ = [
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "last_error",
+    "statistics",
     "use_link",
 ]
+
+
+def statistics() -> dict[str, Any]:
+    """Return counts of what this process's link went through.
+
+    Returns
+    -------
+    dict
+        ``replayed_calls``, ``reconnects``, and ``stalls_s``: the seconds each lost
+        connection kept the session from its server. Empty before `cuInit`.
+    """
+    return process.client.link.statistics() if process.client is not None else {}
+
+
+def close(end: bool = False) -> None:
+    """Close this process's link; calls made from now on fail.
+
+    Parameters
+    ----------
+    end : bool
+        End the session on the server too.
+    """
+    if process.client is not None:
+        process.client.link.close(end)
 
 
 def use_link(link: Link | Callable[[], Link] | None) -> None:

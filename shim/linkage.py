@@ -76,6 +76,10 @@ class Link(Protocol):
         """Return the CUresult that poisoned the process's contexts, else 0."""
         ...
 
+    def statistics(self) -> dict[str, Any]:
+        """Return counts of what the link went through."""
+        ...
+
     def close(self, end: bool = False) -> None:
         """Give the link up; ``end`` also ends the session."""
         ...

@@ -16,9 +16,9 @@ log = logging.getLogger("outlast")
 
 def _own_link() -> Link:
     # Imported at the first cuInit: a process that never gets there opens no socket.
-    from outlast.shim import connection
+    from outlast.shim.connection import current
 
-    return connection.current()
+    return current()
 
 
 class Process:

@@ -1,0 +1,113 @@
+"""The link of this process: made from its environment, kept until the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from outlast.config import ClientConfig
+from outlast.errors import SessionNotFound
+from outlast.session import ids
+from outlast.session.calllog import CallLog
+from outlast.session.client import ClientSession
+from outlast.session.schema import Intent
+from outlast.shim.link import SessionLink
+from outlast.shim.settings import LinkSettings
+from outlast.shim.spill import FileSpill
+
+#: Set in our environment so that a program we spawn sees whose session it inherited.
+OWNER = "OUTLAST_SESSION_OWNER"
+
+
+def current() -> SessionLink:
+    """Connect this process as its environment says.
+
+    Raises
+    ------
+    ServerUnreachable
+        No server answers.
+    OutlastError
+        The server refuses, or a setting cannot be used.
+    """
+    return connect(ClientConfig.from_env())
+
+
+def connect(config: ClientConfig) -> SessionLink:
+    """Connect to the server and session that ``config`` names."""
+    name, anonymous = _session_name(config)
+    tokens = TokenStore(config.state_dir)
+    token = config.resume_token or ("" if anonymous else tokens.load(config.server, name))
+    intents = [Intent.ADOPT, Intent.CREATE] if token else [Intent.CREATE]
+    token = token or ids.new_token()
+    if not anonymous:
+        # Before the session exists: a client that dies right after can be followed.
+        tokens.save(config.server, name, token)
+    for intent in intents:
+        link = _link(config, name, token, intent)
+        try:
+            link.open()
+        except SessionNotFound:
+            if intent is intents[-1]:
+                raise
+            continue
+        break
+    atexit.register(link.close, end=anonymous)
+    os.environ[OWNER] = f"{os.getpid()}:{name}"
+    return link
+
+
+def _link(config: ClientConfig, name: str, token: str, intent: Intent) -> SessionLink:
+    log = CallLog(config.replay_limit, config.replay_hard_limit, FileSpill(config.spill_dir))
+    session = ClientSession(name, ids.new_incarnation(), token, log, intent)
+    return SessionLink(session, LinkSettings.of(config))
+
+
+def _session_name(config: ClientConfig) -> tuple[str, bool]:
+    """Return the session's name and whether it ends with this process."""
+    if not config.session:
+        return ids.random_session_id(), True
+    owner, _, owned = os.environ.get(OWNER, "").partition(":")
+    if owned == config.session and owner != str(os.getpid()) and _alive(owner):
+        # Spawned by the session's own program: a session of its own.
+        return ids.random_session_id(), True
+    return ids.check_session_id(config.session), False
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+class TokenStore:
+    """Resume tokens of named sessions: one file each, readable by the user alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self, server: str, session: str) -> str:
+        """Return the token kept for a session, empty if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._path(server, session).read_text().strip()
+        return ""
+
+    def save(self, server: str, session: str, token: str) -> None:
+        """Keep a token."""
+        path = self._path(server, session)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(token)
+        temporary.replace(path)
+
+    def _path(self, server: str, session: str) -> Path:
+        name = hashlib.sha256(f"{server}\0{session}".encode()).hexdigest()[:32]
+        return self._folder / f"{name}.token"

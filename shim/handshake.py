@@ -1,0 +1,136 @@
+"""HELLO to ATTACHED: how a client gets (back) to its session."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from outlast import __version__
+from outlast.errors import (
+    LinkTimeout,
+    OutlastError,
+    ProtocolError,
+    ServerUnreachable,
+    by_code,
+)
+from outlast.session import wire
+from outlast.session.client import ClientSession
+from outlast.session.schema import Kind
+from outlast.session.wire import Message
+from outlast.shim.transport import Transport
+
+#: Version that HELLO names: what the client's API follows.
+CUDA_VERSION = 13000
+#: How often a silent server is asked whether it is there while it prepares a session.
+ASK_INTERVAL = 1.0  # seconds
+
+
+@dataclass(slots=True)
+class Handshake:
+    """One attempt to attach.
+
+    Parameters
+    ----------
+    context : zmq.Context
+        Where the connections live.
+    server : str
+        The gateway's endpoint.
+    session : ClientSession
+        The session; ``mutex`` guards it.
+    silence : float
+        Seconds without any sign of life after which a connection counts as dead.
+    """
+
+    context: zmq.Context[zmq.Socket[bytes]]
+    server: str
+    session: ClientSession
+    mutex: threading.Lock
+    relay: bool
+    silence: float
+    stop: threading.Event
+    devices: list[dict[str, Any]] = field(default_factory=list)
+
+    def attach(self, deadline: float) -> Transport:
+        """Attach and return the data connection; ``session`` has taken it over.
+
+        Raises
+        ------
+        ServerUnreachable
+            No server, or a silent one.
+        OutlastError
+            The server's typed refusal.
+        """
+        gateway = Transport(self.context, self.server)
+        data: Transport | None = None
+        try:
+            welcome = self._hello(gateway, deadline)
+            endpoints = welcome["endpoints"].split()
+            if not endpoints:
+                data, gateway_kept = gateway, True
+            else:
+                data, gateway_kept = Transport(self.context, endpoints[0]), False
+            self._attach(data, welcome, deadline)
+        except BaseException:
+            if data is not None and data is not gateway:
+                data.close()
+            gateway.close()
+            raise
+        if not gateway_kept:
+            gateway.close()
+        return data
+
+    def _hello(self, gateway: Transport, deadline: float) -> Message:
+        with self.mutex:
+            hello = self.session.hello(f"python {__version__}", self.relay, CUDA_VERSION)
+        gateway.send([hello])
+        welcome = self._await(gateway, Kind.WELCOME, deadline, "HELLO")
+        self.devices = welcome["devices"]
+        with self.mutex:
+            self.session.window = welcome["window"]
+        return welcome
+
+    def _attach(self, data: Transport, welcome: Message, deadline: float) -> None:
+        with self.mutex:
+            frame = self.session.attach(welcome["generation"], welcome["secret"])
+        data.send([frame])
+        attached = self._await(data, Kind.ATTACHED, deadline, "ATTACH")
+        with self.mutex:
+            self.session.attached(attached)
+
+    def _await(self, transport: Transport, kind: Kind, deadline: float, stage: str) -> Message:
+        """Wait for one kind of message; PINGs keep a busy server from counting as dead."""
+        asked = time.monotonic()
+        while not self.stop.is_set():
+            messages, standing = transport.poll(0.1)
+            for frames in messages:
+                message = wire.parse_message(frames)
+                if message.kind is kind:
+                    return message
+                if message.kind is Kind.REFUSED:
+                    raise refusal(message)
+            now = time.monotonic()
+            if not standing:
+                raise ServerUnreachable(f"nothing accepts connections at {transport.endpoint}")
+            if now - transport.last_heard > self.silence:
+                raise ServerUnreachable(
+                    f"{transport.endpoint} is silent after {stage} for {self.silence:g} s"
+                )
+            if now > deadline:
+                raise LinkTimeout(f"{transport.endpoint} did not answer {stage} in time")
+            if now - asked > ASK_INTERVAL and transport.endpoint == self.server:
+                asked = now
+                transport.send([wire.pack_message(Kind.PING, generation=0, stamp=0)])
+        raise ServerUnreachable(f"interrupted while waiting for {transport.endpoint}")
+
+
+def refusal(message: Message) -> OutlastError:
+    """Return the typed error of a REFUSED."""
+    error = by_code(message["error"])(message["message"])
+    if isinstance(error, ProtocolError):
+        # The peer did not understand us, or lost something: a new attachment mends that.
+        error.retryable = True  # type: ignore[misc]
+    return error

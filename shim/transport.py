@@ -1,0 +1,115 @@
+"""One connection to a server process: a DEALER that is never silently replaced.
+
+A new TCP connection is a new attachment, so libzmq's own reconnecting is off, and its
+socket monitor tells at once when the connection is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from outlast.session.schema import MAX_FRAME
+
+#: Frames are at most 1 MiB; a header may hold a device table.
+MAX_MESSAGE = 8 << 20
+#: Messages read before their handling gets its turn.
+BURST = 256
+
+_GONE = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+assert MAX_FRAME < MAX_MESSAGE
+
+
+class Transport:
+    """A data or gateway connection. One thread at a time, except for `wake`."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.last_heard = time.monotonic()
+        self.last_sent = self.last_heard
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.reconnect_ivl = -1
+        self._socket.maxmsgsize = MAX_MESSAGE
+        self._socket.ipv6 = int("[" in endpoint)
+        self._monitor = self._socket.get_monitor_socket(_GONE)
+        self._waker, self._wakee = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakee.setblocking(False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(self._wakee, zmq.POLLIN)
+        self._socket.connect(endpoint)
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        """Send a message without blocking; False if the queue is full."""
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self.last_sent = time.monotonic()
+        return True
+
+    def poll(self, timeout: float) -> tuple[list[list[bytes]], bool]:
+        """Wait for messages.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait at most; 0 does not wait.
+
+        Returns
+        -------
+        tuple
+            The messages, and whether the connection still stands.
+        """
+        messages = self._read()
+        if messages:
+            return messages, True
+        events = dict(self._poller.poll(max(0, int(timeout * 1000))))
+        if self._wakee.fileno() in events:
+            with contextlib.suppress(BlockingIOError):
+                self._wakee.recv(4096)
+        messages = self._read()
+        if self._monitor in events and not messages:
+            recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            return self._read(), False
+        return messages, True
+
+    def wake(self) -> None:
+        """Make a `poll` under way return (from any thread)."""
+        with contextlib.suppress(BlockingIOError):
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """Close the connection; what is unsent is dropped."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._waker.close()
+        self._wakee.close()
+
+    def _read(self) -> list[list[bytes]]:
+        messages: list[list[bytes]] = []
+        try:
+            while len(messages) < BURST:
+                messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
+        if messages:
+            self.last_heard = time.monotonic()
+        return messages
