@@ -96,7 +96,7 @@ def test_an_unknown_session_is_not_found(store):
             action()
 
 
-def test_an_ended_session_takes_no_attachment_and_no_claim(store):
+def test_an_ended_session_takes_no_attachment_no_claim_and_no_records(store):
     token = create(store)
     store.end_session("train", token)
     store.end_session("train", token)
@@ -104,8 +104,9 @@ def test_an_ended_session_takes_no_attachment_and_no_claim(store):
         lambda: store.attach("train", token, INCARNATION),
         lambda: store.claim("train", "a"),
         lambda: store.park("train", token, 1, "late"),
+        lambda: store.record("train", token, []),
     ):
-        with pytest.raises(SessionNotFound, match="ended"):
+        with pytest.raises(SessionNotFound, match="train"):
             action()
 
 

@@ -15,11 +15,11 @@ from outlast.errors import (
     JournalCorrupt,
     JournalUnavailable,
     JournalValueError,
-    OutlastError,
 )
 from outlast.migrations import upgrade
 from outlast.session import database
 from outlast.session.database import masked, network_file_system, open_engine
+from outlast.session.rows import HandleCreated
 from outlast.session.store import Store
 
 SECRET = "hunter2"
@@ -165,13 +165,42 @@ def test_text_that_a_database_cannot_keep_is_a_value_error(postgres_server):
         store.close()
 
 
-def test_every_error_of_the_store_is_typed(store):
-    with pytest.raises(OutlastError):
-        store.create_session("train", None, b"h", "a")
+@pytest.mark.parametrize(
+    "recipe",
+    [{"flags": object()}, {"image": b"bytes"}, {"scale": float("nan")}],
+    ids=["object", "bytes", "nan"],
+)
+def test_a_recipe_that_is_not_json_is_a_value_error(store, recipe):
+    token = create(store)
+    with pytest.raises(JournalValueError, match="cannot keep a value"):
+        store.record("train", token, [HandleCreated("stream", 16, 0, recipe, 1)])
+    assert store.handles("train") == []
+
+
+@pytest.mark.parametrize(
+    ("session_id", "incarnation"),
+    [("train", None), ("train", object()), ("\udc80", INCARNATION), (object(), INCARNATION)],
+    ids=["missing", "object", "surrogate", "object-id"],
+)
+def test_an_argument_of_a_wrong_type_is_a_value_error(store, session_id, incarnation):
     register(store, "a")
     with pytest.raises(JournalValueError):
-        store.create_session("train", None, b"h", "a")
+        store.create_session(session_id, incarnation, b"h", "a")
     assert store.sessions() == []
+
+
+def test_a_user_without_rights_is_a_setting_error(postgres_server):
+    with postgres_server.database() as url:
+        store = Store.open(url)
+        upgrade(store.engine)
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP ROLE IF EXISTS visitor")
+            connection.exec_driver_sql("CREATE ROLE visitor LOGIN")
+        visitor = Store.open(url.replace("postgres:@", "visitor:@"))
+        with pytest.raises(ConfigError, match="permission denied"):
+            visitor.sessions()
+        visitor.close()
+        store.close()
 
 
 def test_a_sqlite_journal_is_durable_private_and_in_wal_mode(tmp_path):
