@@ -1,0 +1,1 @@
+"""PTX -> LLVM IR: one handler per opcode, grouped by family."""

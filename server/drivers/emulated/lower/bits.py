@@ -1,0 +1,183 @@
+"""Logic, shifts and bit fields."""
+
+from __future__ import annotations
+
+from outlast.server.drivers.emulated.lower.builder import B32, B64, U32, Builder
+from outlast.server.drivers.emulated.lower.registry import lowers, scalar
+from outlast.server.drivers.emulated.ptx.nodes import Immediate, Instruction
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+
+
+@lowers("and", "or", "xor", operands=3)
+def logic(b: Builder, ins: Instruction) -> None:
+    """Lower two-operand logic."""
+    kind = scalar(ins).raw
+    x, y = (b.value(ins.operands[i], kind) for i in (1, 2))
+    b.assign(ins.operands[0], kind, b.op(ins.opcode[0], kind.integer, x, y))
+
+
+@lowers("not", operands=2)
+def invert(b: Builder, ins: Instruction) -> None:
+    """Lower ``not``."""
+    kind = scalar(ins).raw
+    value = b.value(ins.operands[1], kind)
+    b.assign(
+        ins.operands[0], kind, b.op("xor", kind.integer, value, -1 if kind.bits > 1 else "true")
+    )
+
+
+@lowers("cnot", operands=2)
+def logical_not(b: Builder, ins: Instruction) -> None:
+    """Lower ``cnot``: 1 for zero, else 0."""
+    kind = scalar(ins).raw
+    zero = b.op("icmp eq", kind.integer, b.value(ins.operands[1], kind), 0)
+    b.assign(ins.operands[0], kind, b.cast("zext", "i1", zero, kind.integer))
+
+
+@lowers("shl", "shr", operands=3)
+def shift(b: Builder, ins: Instruction) -> None:
+    """Lower shifts; amounts of the width and more give zero or the sign."""
+    kind, t = scalar(ins), scalar(ins).integer
+    value, amount = b.value(ins.operands[1], kind), b.value(ins.operands[2], U32)
+    operation = "shl" if ins.opcode[0] == "shl" else "ashr" if kind.signed else "lshr"
+    large = b.op("icmp uge", "i32", amount, kind.bits)
+    clamped = b.select(large, "i32", str(kind.bits - 1), amount)
+    result = b.op(operation, t, value, b.resize(clamped, 32, kind.bits))
+    if operation != "ashr":
+        result = b.select(large, t, "0", result)
+    b.assign(ins.operands[0], kind, result)
+
+
+@lowers("shf", operands=4, words="l r clamp wrap")
+def funnel_shift(b: Builder, ins: Instruction) -> None:
+    """Lower ``shf``: shift a pair of registers."""
+    low, high, amount = (b.value(ins.operands[i], U32) for i in (1, 2, 3))
+    left = "l" in ins.opcode
+    function = "llvm.fshl.i32" if left else "llvm.fshr.i32"
+    result = b.intrinsic("i32", function, f"i32 {high}", f"i32 {low}", f"i32 {amount}")
+    if "clamp" in ins.opcode:
+        large = b.op("icmp uge", "i32", amount, 32)
+        result = b.select(large, "i32", low if left else high, result)
+    b.assign(ins.operands[0], B32, result)
+
+
+@lowers("lop3", operands=5)
+def ternary_logic(b: Builder, ins: Instruction) -> None:
+    """Lower ``lop3``: a truth table over three operands."""
+    table = ins.operands[4]
+    if not isinstance(table, Immediate):
+        raise InvalidPtx("lop3 needs a constant table", ins.line)
+    values = [b.value(ins.operands[i], B32) for i in (1, 2, 3)]
+    inverted = [b.op("xor", "i32", value, -1) for value in values]
+    result = "0"
+    for row in range(8):
+        if table.value >> row & 1:
+            x, y, z = ((values if row >> (2 - i) & 1 else inverted)[i] for i in range(3))
+            term = b.op("and", "i32", b.op("and", "i32", x, y), z)
+            result = b.op("or", "i32", result, term)
+    b.assign(ins.operands[0], B32, result)
+
+
+@lowers("prmt", operands=4)
+def permute(b: Builder, ins: Instruction) -> None:
+    """Lower ``prmt``: pick four bytes out of eight."""
+    low, high, control = (b.value(ins.operands[i], B32) for i in (1, 2, 3))
+    upper = b.op("shl", "i64", b.cast("zext", "i32", high, "i64"), 32)
+    pool = b.op("or", "i64", upper, b.cast("zext", "i32", low, "i64"))
+    result = "0"
+    for byte in range(4):
+        nibble = b.op("lshr", "i32", control, 4 * byte)
+        index = b.op("shl", "i32", b.op("and", "i32", nibble, 7), 3)
+        picked = b.cast(
+            "trunc", "i64", b.op("lshr", "i64", pool, b.cast("zext", "i32", index, "i64")), "i8"
+        )
+        sign = b.op("icmp ne", "i32", b.op("and", "i32", nibble, 8), 0)
+        picked = b.select(sign, "i8", b.op("ashr", "i8", picked, 7), picked)
+        placed = b.op("shl", "i32", b.cast("zext", "i8", picked, "i32"), 8 * byte)
+        result = b.op("or", "i32", result, placed)
+    b.assign(ins.operands[0], B32, result)
+
+
+@lowers("popc", "clz", operands=2)
+def count_bits(b: Builder, ins: Instruction) -> None:
+    """Lower ``popc`` and ``clz``."""
+    kind = scalar(ins)
+    t = kind.integer
+    arguments = [f"{t} {b.value(ins.operands[1], kind)}"]
+    function = "ctpop"
+    if ins.opcode[0] == "clz":
+        function = "ctlz"
+        arguments.append("i1 false")
+    count = b.intrinsic(t, f"llvm.{function}.{t}", *arguments)
+    b.assign(ins.operands[0], U32, b.resize(count, kind.bits, 32))
+
+
+@lowers("brev", operands=2)
+def reverse(b: Builder, ins: Instruction) -> None:
+    """Lower ``brev``."""
+    kind = scalar(ins)
+    t = kind.integer
+    value = f"{t} {b.value(ins.operands[1], kind)}"
+    b.assign(ins.operands[0], kind, b.intrinsic(t, f"llvm.bitreverse.{t}", value))
+
+
+@lowers("bfind", operands=2, words="shiftamt")
+def find_leading(b: Builder, ins: Instruction) -> None:
+    """Lower ``bfind``: the highest bit that differs from the sign; -1 if none."""
+    kind = scalar(ins)
+    t, bits = kind.integer, kind.bits
+    value = b.value(ins.operands[1], kind)
+    if kind.signed:
+        value = b.op("xor", t, value, b.op("ashr", t, value, bits - 1))
+    zeros = b.intrinsic(t, f"llvm.ctlz.{t}", f"{t} {value}", "i1 false")
+    found = zeros if "shiftamt" in ins.opcode else b.op("sub", t, str(bits - 1), zeros)
+    found = b.resize(found, bits, 32)
+    none = b.op("icmp eq", t, value, 0)
+    b.assign(ins.operands[0], U32, b.select(none, "i32", "-1", found))
+
+
+def _field_operand(b: Builder, ins: Instruction, index: int, limit: int) -> str:
+    """Return a bit position or length: the low byte, at most ``limit``."""
+    low = b.op("and", "i32", b.value(ins.operands[index], U32), 255)
+    wide = b.resize(low, 32, 64)
+    return b.intrinsic("i64", "llvm.umin.i64", f"i64 {wide}", f"i64 {limit}")
+
+
+def _mask(b: Builder, bits: str) -> str:
+    """Return ``(1 << bits) - 1`` for up to 64 bits."""
+    low = b.op("shl", "i64", "1", b.op("and", "i64", bits, 63))
+    return b.select(b.op("icmp uge", "i64", bits, 64), "i64", "-1", b.op("sub", "i64", low, 1))
+
+
+@lowers("bfi", operands=5)
+def insert_field(b: Builder, ins: Instruction) -> None:
+    """Lower ``bfi``: put a bit field into a word."""
+    kind = scalar(ins)
+    source, word = (b.resize(b.value(ins.operands[i], kind), kind.bits, 64) for i in (1, 2))
+    start, length = (_field_operand(b, ins, i, kind.bits) for i in (3, 4))
+    end = b.intrinsic(
+        "i64", "llvm.umin.i64", f"i64 {b.op('add', 'i64', start, length)}", f"i64 {kind.bits}"
+    )
+    mask = b.op("and", "i64", _mask(b, end), b.op("xor", "i64", _mask(b, start), -1))
+    placed = b.op("shl", "i64", source, b.op("and", "i64", start, 63))
+    kept = b.op("and", "i64", word, b.op("xor", "i64", mask, -1))
+    result = b.op("or", "i64", b.op("and", "i64", placed, mask), kept)
+    b.assign(ins.operands[0], kind, b.resize(result, 64, kind.bits))
+
+
+@lowers("bfe", operands=4)
+def extract_field(b: Builder, ins: Instruction) -> None:
+    """Lower ``bfe``: take a bit field out of a word, with its sign.
+
+    In 128 bits no shift amount overflows, and bits above the word are its sign.
+    """
+    kind = scalar(ins)
+    value = b.resize(b.value(ins.operands[1], kind), kind.bits, 128, kind.signed)
+    start, length = (b.resize(_field_operand(b, ins, i, kind.bits), 64, 128) for i in (2, 3))
+    operation = "ashr" if kind.signed else "lshr"
+    shifted = b.op(operation, "i128", value, start)
+    empty = b.op("icmp eq", "i128", length, 0)
+    unused = b.select(empty, "i128", "0", b.op("sub", "i128", "128", length))
+    field = b.op(operation, "i128", b.op("shl", "i128", shifted, unused), unused)
+    field = b.select(empty, "i128", "0", field)
+    b.assign(ins.operands[0], kind, b.resize(field, 128, kind.bits))

@@ -1,0 +1,77 @@
+"""Which function lowers which opcode, and what the opcode may be written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from outlast.server.drivers.emulated.ptx.nodes import SCALARS, Instruction, Scalar
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+
+if TYPE_CHECKING:
+    from outlast.server.drivers.emulated.lower.builder import Builder
+
+Handler = Callable[["Builder", Instruction], None]
+
+
+class Lowering(NamedTuple):
+    """How one opcode is lowered."""
+
+    handler: Handler
+    #: Fewest operands it needs.
+    operands: int
+    #: Words that may stand between opcode and types; others are refused, never ignored.
+    words: frozenset[str]
+
+
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowers(*opcodes: str, operands: int, words: str = "") -> Callable[[Handler], Handler]:
+    """Register a handler for ``opcodes``."""
+
+    def register(handler: Handler) -> Handler:
+        for opcode in opcodes:
+            LOWERINGS[opcode] = Lowering(handler, operands, frozenset(words.split()))
+        return handler
+
+    return register
+
+
+def find(ins: Instruction) -> Handler:
+    """Return the handler of an instruction.
+
+    Raises
+    ------
+    UnsupportedPtx
+        The opcode, or a word in it, is not known to this device.
+    InvalidPtx
+        The instruction has too few operands.
+    """
+    lowering = LOWERINGS.get(ins.opcode[0])
+    if lowering is None:
+        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
+    for word in ins.opcode[1:]:
+        if word not in lowering.words and word not in SCALARS:
+            raise UnsupportedPtx(f"instruction {ins.text} (.{word})", ins.line)
+    if len(ins.operands) < lowering.operands:
+        raise InvalidPtx(f"{ins.text} needs {lowering.operands} operands", ins.line)
+    return lowering.handler
+
+
+def scalar(ins: Instruction, position: int = -1) -> Scalar:
+    """Return the type at ``position`` of the opcode; packed types are refused."""
+    found = SCALARS.get(ins.opcode[position]) if len(ins.opcode) > abs(position) - 1 else None
+    if found is None:
+        raise InvalidPtx(f"{ins.text} has no type", ins.line)
+    if found.kind == "v":
+        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
+    return found
+
+
+def word(ins: Instruction, *choices: str) -> str:
+    """Return which of ``choices`` the opcode has."""
+    for choice in choices:
+        if choice in ins.opcode:
+            return choice
+    raise UnsupportedPtx(f"instruction {ins.text}", ins.line)

@@ -1,0 +1,148 @@
+"""Moves, comparisons and choices."""
+
+from __future__ import annotations
+
+from outlast.server.drivers.emulated.lower.builder import PRED, Builder
+from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
+from outlast.server.drivers.emulated.ptx.nodes import (
+    SCALARS,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Scalar,
+    Vector,
+)
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
+
+#: PTX comparison -> LLVM's for floats (ordered unless it ends with u).
+_FLOAT_CONDITIONS = {
+    **{"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"},
+    **{"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge"},
+    **{"num": "ord", "nan": "uno"},
+}
+_UNSIGNED_CONDITIONS = {"lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}
+_CONDITIONS = " ".join((*_FLOAT_CONDITIONS, *_UNSIGNED_CONDITIONS))
+_LOGIC = ("and", "or", "xor")
+
+
+@lowers("mov", operands=2)
+def move(b: Builder, ins: Instruction) -> None:
+    """Lower ``mov``, also packing and unpacking of vectors."""
+    kind = SCALARS.get(ins.opcode[-1]) or scalar(ins)
+    target, source = ins.operands[:2]
+    if isinstance(target, Vector) or isinstance(source, Vector):
+        _move_vector(b, ins, kind, target, source)
+    elif isinstance(source, Immediate) and source.format:
+        b.assign(target, kind, b.value(source, kind))
+    else:
+        b.assign(target, kind.raw, b.value(source, kind.raw))
+
+
+def _move_vector(
+    b: Builder, ins: Instruction, kind: Scalar, target: Operand, source: Operand
+) -> None:
+    t = kind.integer
+    if isinstance(target, Vector) and isinstance(source, Vector):
+        values = [b.value(item, kind.raw) for item in source.items]
+        for item, value in zip(target.items, values, strict=False):
+            b.assign(item, kind.raw, value)
+        return
+    count = len(target.items if isinstance(target, Vector) else source.items)  # type: ignore[union-attr]
+    part = SCALARS.get(f"b{kind.bits // max(count, 1)}")
+    if part is None or part.bits * count != kind.bits:
+        raise InvalidPtx(f"{ins.text} of {count} parts", ins.line)
+    if isinstance(source, Vector):
+        packed = "0"
+        for position, item in enumerate(source.items):
+            wide = b.cast("zext", part.integer, b.value(item, part), t)
+            packed = b.op("or", t, packed, b.op("shl", t, wide, position * part.bits))
+        b.assign(target, kind.raw, packed)
+    elif isinstance(target, Vector):
+        value = b.value(source, kind.raw)
+        for position, item in enumerate(target.items):
+            shifted = b.op("lshr", t, value, position * part.bits)
+            b.assign(item, part, b.cast("trunc", t, shifted, part.integer))
+
+
+def _compare(b: Builder, ins: Instruction, kind: Scalar) -> str:
+    condition = ins.opcode[1]
+    first, second = (b.value(ins.operands[i], kind) for i in (1, 2))
+    if kind.is_float:
+        if condition not in _FLOAT_CONDITIONS:
+            raise InvalidPtx(f"condition {condition} of floats", ins.line)
+        return b.op(f"fcmp {_FLOAT_CONDITIONS[condition]}", kind.llvm, first, second)
+    if condition in ("eq", "ne"):
+        predicate = condition
+    elif condition in _UNSIGNED_CONDITIONS:
+        predicate = _UNSIGNED_CONDITIONS[condition]
+    elif condition in ("lt", "le", "gt", "ge"):
+        predicate = ("s" if kind.signed else "u") + condition
+    else:
+        raise InvalidPtx(f"condition {condition} of integers", ins.line)
+    return b.op(f"icmp {predicate}", kind.integer, first, second)
+
+
+def _combine(b: Builder, ins: Instruction, result: str) -> str:
+    """Combine a comparison with the third source, if the opcode has a logic word."""
+    for logic in _LOGIC:
+        if logic in ins.opcode:
+            if len(ins.operands) < 4:
+                raise InvalidPtx(f"{ins.text} needs 4 operands", ins.line)
+            return b.op(logic, "i1", result, b.value(ins.operands[3], PRED))
+    return result
+
+
+@lowers("setp", operands=3, words=f"{_CONDITIONS} ftz and or xor")
+def set_predicate(b: Builder, ins: Instruction) -> None:
+    """Lower ``setp``; the second destination gets the opposite."""
+    result = _compare(b, ins, scalar(ins))
+    target = ins.operands[0]
+    if isinstance(target, Pair):
+        opposite = b.op("xor", "i1", result, "true")
+        b.assign(target.second, PRED, _combine(b, ins, opposite))
+        target = target.first
+    b.assign(target, PRED, _combine(b, ins, result))
+
+
+@lowers("set", operands=3, words=f"{_CONDITIONS} ftz and or xor")
+def set_value(b: Builder, ins: Instruction) -> None:
+    """Lower ``set``: all ones, or 1.0, for true."""
+    kind = scalar(ins, -2)
+    result = _combine(b, ins, _compare(b, ins, scalar(ins)))
+    operation = "uitofp" if kind.is_float else "sext"
+    b.assign(ins.operands[0], kind, b.cast(operation, "i1", result, kind.llvm))
+
+
+@lowers("selp", operands=4)
+def select(b: Builder, ins: Instruction) -> None:
+    """Lower ``selp``."""
+    kind = scalar(ins)
+    first, second = (b.to_bits(b.value(ins.operands[i], kind), kind) for i in (1, 2))
+    chosen = b.select(b.value(ins.operands[3], PRED), kind.integer, first, second)
+    b.assign(ins.operands[0], kind.raw, chosen)
+
+
+@lowers("slct", operands=4, words="ftz")
+def select_by_sign(b: Builder, ins: Instruction) -> None:
+    """Lower ``slct``: the first operand if the third is not negative."""
+    kind, tested = scalar(ins, -2), scalar(ins)
+    first, second = (b.value(ins.operands[i], kind.raw) for i in (1, 2))
+    value = b.value(ins.operands[3], tested)
+    if tested.is_float:
+        condition = b.op("fcmp oge", tested.llvm, value, "0.0")
+    else:
+        condition = b.op("icmp sge", tested.integer, value, 0)
+    b.assign(ins.operands[0], kind.raw, b.select(condition, kind.integer, first, second))
+
+
+@lowers("testp", operands=2, words="nan infinite finite number normal subnormal")
+def test_property(b: Builder, ins: Instruction) -> None:
+    """Lower ``testp``: the class of a float."""
+    classes = {"nan": 3, "infinite": 516, "finite": 504, "number": 1020}
+    classes |= {"normal": 264, "subnormal": 144}
+    kind = scalar(ins)
+    mask = classes[word(ins, *classes)]
+    value = f"{kind.llvm} {b.value(ins.operands[1], kind)}"
+    result = b.intrinsic("i1", f"llvm.is.fpclass.{kind.suffix}", value, f"i32 {mask}")
+    b.assign(ins.operands[0], PRED, result)

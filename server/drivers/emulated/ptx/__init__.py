@@ -1,0 +1,1 @@
+"""PTX text as a tree: tokens, declarations, statements."""

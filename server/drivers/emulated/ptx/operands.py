@@ -1,0 +1,111 @@
+"""Operands of instructions."""
+
+from __future__ import annotations
+
+import struct
+
+from outlast.server.drivers.emulated.ptx.nodes import (
+    Address,
+    Function,
+    Immediate,
+    Not,
+    Operand,
+    Register,
+    Symbol,
+    Vector,
+)
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.tokens import Token, TokenStream, integer_value
+
+
+class OperandParser:
+    """Parses operands in the scope of a function."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = TokenStream(text)
+        #: Name in the source -> unique name in the function.
+        self.scope: dict[str, str] = {}
+        self.function: Function | None = None
+
+    def _operand(self) -> Operand:
+        token = self.tokens.take()
+        if token.text == "{":
+            return Vector(tuple(self._list("}")))
+        if token.text == "[":
+            return self._address(token.line)
+        if token.text == "!":
+            return Not(self._operand())
+        if token.text == "-":
+            return self._negative(token.line)
+        if token.kind == "float":
+            return Immediate(int(token.text[2:], 16), "f32" if token.text[1] in "fF" else "f64")
+        if token.kind == "decimal":
+            bits: int = struct.unpack("<Q", struct.pack("<d", float(token.text)))[0]
+            return Immediate(bits, "f64")
+        if token.kind == "integer":
+            return Immediate(integer_value(token))
+        if token.kind == "name":
+            return self._named(token)
+        raise InvalidPtx(f"bad operand {token.text!r}", token.line)
+
+    def _list(self, closing: str) -> list[Operand]:
+        found: list[Operand] = []
+        while not self.tokens.accept(closing):
+            found.append(self._operand())
+            if not self.tokens.accept(",") and self.tokens.current.text != closing:
+                raise InvalidPtx("expected ',' between operands", self.tokens.current.line)
+        return found
+
+    def _negative(self, line: int) -> Immediate:
+        value = self._operand()
+        if not isinstance(value, Immediate):
+            raise InvalidPtx("'-' before something that is no number", line)
+        if value.format is None:
+            return Immediate(-value.value)
+        return Immediate(value.value ^ (1 << (31 if value.format == "f32" else 63)), value.format)
+
+    def _address(self, line: int) -> Address:
+        base = self._operand()
+        offset = 0
+        if isinstance(base, Symbol):
+            base, offset = Symbol(base.name), base.offset
+        if self.tokens.accept("+") or self.tokens.current.text == "-":
+            offset += self.tokens.integer()
+        if self.tokens.current.text == ",":
+            raise UnsupportedPtx("an address of several operands", line)
+        self.tokens.expect("]")
+        if isinstance(base, Immediate):
+            return Address(None, base.value + offset)
+        if not isinstance(base, Register | Symbol):
+            raise InvalidPtx("an address needs a register or a variable", line)
+        return Address(base, offset)
+
+    def _named(self, token: Token) -> Operand:
+        text = token.text
+        name = self._component(text)
+        unique = self.scope.get(name, name)
+        if self.function is not None and unique in self.function.registers:
+            return Register(unique)
+        if text.startswith("%"):
+            return Register(text)
+        if text == "WARP_SZ":
+            return Immediate(32)
+        if text == "generic" and self.tokens.accept("("):
+            inner = self._operand()
+            self.tokens.expect(")")
+            return inner
+        return self._symbol(unique, token.line)
+
+    def _component(self, text: str) -> str:
+        """Drop ``.x`` from a vector register; special registers keep theirs."""
+        head = text.split(".", 1)[0]
+        return head if text not in self.scope and head in self.scope else text
+
+    def _symbol(self, name: str, line: int) -> Symbol:
+        offset = 0
+        if self.tokens.current.text == "+" and self.tokens.following.kind == "integer":
+            self.tokens.take()
+            offset = self.tokens.integer()
+        elif self.tokens.current.text == "[" and self.tokens.following.kind == "integer":
+            raise UnsupportedPtx("a subscript of a variable", line)
+        return Symbol(name, offset)

@@ -1,0 +1,227 @@
+"""What all driver calls share: devices, handle tables, the current context, faults."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from typing import Any
+
+from outlast.errors import ConfigError
+from outlast.server.drivers.base import DeviceInfo, Fault
+from outlast.server.drivers.emulated import arena as arenas
+from outlast.server.drivers.emulated.engine import FOREVER, Engine
+from outlast.server.drivers.emulated.engine_ir import CONTROL
+from outlast.server.drivers.emulated.jit import Jit
+from outlast.server.drivers.emulated.objects import (
+    Context,
+    Currency,
+    Device,
+    Event,
+    Function,
+    HandleTable,
+    LoadedModule,
+    Stream,
+)
+from outlast.server.drivers.emulated.printing import format_output
+from outlast.server.drivers.emulated.properties import (
+    NAME,
+    device_attributes,
+    device_uuid,
+    uuid_text,
+)
+from outlast.server.drivers.emulated.results import (
+    CONTEXT_IS_DESTROYED,
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_HANDLE,
+    Refusal,
+    number,
+)
+
+DEFAULT_MEMORY = 4 << 30  # bytes
+FAULT = CONTROL["fault"]
+_RUNNING_TAG = CONTROL["running_tag"]
+_MAX_OUTPUT = 1 << 20  # characters of device printf kept until somebody takes them
+
+_FAULT_TEXTS = {
+    4: "the device was closed",
+    700: "illegal memory access",
+    702: "the kernel ran longer than the watchdog allows",
+    710: "a device assertion failed",
+    716: "misaligned address",
+    719: "the kernel executed a trap",
+}
+
+
+class DriverState:
+    """Devices and tables of one emulated driver."""
+
+    tag: int
+
+    def __init__(
+        self,
+        *,
+        devices: int = 1,
+        memory: int | None = None,
+        base: int = arenas.BASE,
+        arena_size: int = arenas.ARENA_SIZE,
+        watchdog_s: float | None = None,
+        capture_output: bool = False,
+        jit: Jit | None = None,
+    ) -> None:
+        if not 1 <= devices <= 16:
+            raise ConfigError(f"there can be 1 to 16 devices, not {devices}")
+        total = memory_size() if memory is None else memory
+        self.jit = jit or Jit()
+        self.engine = Engine(self.jit, watchdog_s=watchdog_s)
+        self._words = self.engine.words
+        self._contexts: HandleTable[Context] = HandleTable(0x1_0000)
+        self._streams: HandleTable[Stream] = HandleTable(0x100_0000)
+        self._events: HandleTable[Event] = HandleTable(0x200_0000)
+        self._modules: HandleTable[LoadedModule] = HandleTable(0x300_0000)
+        self._functions: HandleTable[Function] = HandleTable(0x400_0000)
+        self._kernel_names: list[str] = []
+        self._current = Currency()
+        self._capture_output = capture_output
+        self._output: deque[tuple[int, str]] = deque()
+        self._output_size = 0
+        self._printf = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64)(
+            self._print
+        )
+        self._devices: list[Device] = []
+        try:
+            for ordinal in range(devices):
+                self._devices.append(self._make_device(ordinal, base, arena_size, total))
+        except BaseException:
+            self._release()
+            raise
+
+    def _make_device(self, ordinal: int, base: int, size: int, total: int) -> Device:
+        arena = arenas.Arena(self.engine, base=base + ordinal * size, size=size, total=total)
+        arena.set_printf(ctypes.cast(self._printf, ctypes.c_void_p).value or 0)
+        uuid = device_uuid(ordinal)
+        attributes = device_attributes(ordinal)
+        info = DeviceInfo(ordinal, NAME, uuid_text(uuid), total, arena.base, arena.size, attributes)
+        device = Device(info, uuid, arena)
+        device.primary = Context(self._contexts.new(), device, alive=False)
+        self._contexts.put(device.primary.handle, device.primary)
+        return device
+
+    def _release(self) -> bool:
+        """End the engine and give the memory back."""
+        ended = self.engine.close()
+        if ended:
+            for device in self._devices:
+                device.arena.close()
+        return ended
+
+    # -- looking up ----------------------------------------------------------
+
+    def _device(self, ordinal: Any) -> Device:
+        index = number(ordinal)
+        if not 0 <= index < len(self._devices):
+            raise Refusal(INVALID_DEVICE)
+        return self._devices[index]
+
+    def _context(self) -> Context:
+        """Return the calling thread's context."""
+        context = self._current.context
+        if context is None:
+            raise Refusal(INVALID_CONTEXT)
+        if not context.alive:
+            raise Refusal(CONTEXT_IS_DESTROYED)
+        return context
+
+    def _stream(self, handle: Any) -> Stream:
+        found = number(handle)
+        if found > 2:
+            stream = self._streams.get(found)
+            if stream is None:
+                raise Refusal(INVALID_HANDLE)
+            return stream
+        context = self._context()
+        return context.per_thread if found == 2 else context.legacy
+
+    def _event(self, handle: Any) -> Event:
+        event = self._events.get(number(handle))
+        if event is None:
+            raise Refusal(INVALID_HANDLE)
+        return event
+
+    # -- faults and waiting --------------------------------------------------
+
+    def fault_code(self) -> int:
+        """Return the result that poisoned the contexts; 0 if none."""
+        return self._words[FAULT]
+
+    def fault(self) -> Fault | None:
+        """Return what poisoned the contexts."""
+        words = self.engine.fault_words()
+        if words is None:
+            return None
+        code, tag, kernel, address, line = words
+        reason = _FAULT_TEXTS.get(code, f"error {code}")
+        if code in (700, 716):
+            reason += f" at {address:#x}"
+        reason += f" in kernel {self._kernel_names[kernel]}"
+        return Fault(code, tag, f"{reason}, PTX line {line}" if line else reason)
+
+    def _finish(self, ticket: int) -> None:
+        """Block until a ticket is done; refuse with the fault if one ended it."""
+        self.engine.wait(ticket, FOREVER / 1e9)
+        self._flush_output()
+        code = self.fault_code()
+        if code:
+            raise Refusal(code)
+
+    # -- printf --------------------------------------------------------------
+
+    def take_output(self) -> list[tuple[int, str]]:
+        """Return what kernels have printed since the last call, with their launches' tags."""
+        taken = []
+        while self._output:
+            taken.append(self._output.popleft())
+        self._output_size = 0
+        return taken
+
+    def _flush_output(self) -> None:
+        """Print to standard output what kernels have printed, as CUDA does when it waits."""
+        if self._output and not self._capture_output:
+            for _, text in self.take_output():
+                sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _print(self, text: int, values: int) -> int:
+        """Take one printf of a kernel; runs on the engine's thread."""
+        printed = format_output(self._read_device, text, values)
+        if self._output_size + len(printed) > _MAX_OUTPUT:
+            return -1
+        self._output_size += len(printed)
+        self._output.append((self._words[_RUNNING_TAG], printed))
+        return len(printed)
+
+    def _read_device(self, address: int, size: int) -> bytes:
+        """Return up to ``size`` bytes of device memory."""
+        for device in self._devices:
+            readable = device.arena.readable(address, size)
+            if readable:
+                return ctypes.string_at(address, readable)
+        return b""
+
+
+def memory_size() -> int:
+    """Return the size of device memory: ``LUPINE_EMULATED_MEMORY`` bytes or 4 GiB.
+
+    Raises
+    ------
+    ConfigError
+        The variable is no positive number.
+    """
+    text = os.environ.get("LUPINE_EMULATED_MEMORY", "")
+    if not text:
+        return DEFAULT_MEMORY
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ConfigError(f"LUPINE_EMULATED_MEMORY must be a number of bytes, not {text!r}")
+    return int(text)
