@@ -9,6 +9,7 @@ stead. The process ends when the gateway's end of the channel closes.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import mmap
 import os
@@ -31,6 +32,7 @@ from outlast.errors import (
     RestoreFailed,
 )
 from outlast.log import configure
+from outlast.server.calls.modules import describe
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
@@ -38,6 +40,7 @@ from outlast.server.drivers import get_driver
 from outlast.server.executor import Executor
 from outlast.server.locks import LifetimeLock
 from outlast.session import wire
+from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import HostSession, State
 from outlast.session.schema import HANDLE_STEP, Kind
 from outlast.session.wire import Message
@@ -275,7 +278,8 @@ class Worker:
             if message.kind is Kind.ATTACH:
                 host.attach(peer, message)
                 self._link.heard(peer)
-                self._link.send(peer, [host.attached(self._inventory())])
+                inventory = self._inventory() if host.newcomer else {}
+                self._link.send(peer, [host.attached(inventory)])
                 return
             if message.kind is Kind.REFUSED:
                 return
@@ -336,15 +340,25 @@ class Worker:
         ex = self._executor
         return {
             "next_handle": ex.handles.next_id(HANDLE_STEP),
-            "handles": [
-                {"id": h.id, "kind": h.kind, "parents": list(h.parents), "recipe": h.recipe}
-                for h in ex.handles.ordered()
-            ],
+            "handles": [self._handle_row(h) for h in ex.handles.ordered()],
             "allocations": [
                 {"address": a.address, "size": a.size, "context": a.context}
                 for a in ex.allocations.values()
             ],
         }
+
+    def _handle_row(self, handle: Handle) -> Json:
+        row: Json = {
+            "id": handle.id,
+            "kind": handle.kind,
+            "parents": list(handle.parents),
+            "recipe": handle.recipe,
+        }
+        if handle.kind is HandleKind.MODULE:
+            row["info"] = json.loads(describe(self._driver.module_info(handle.real)))
+        elif handle.recipe.get("primary"):
+            row["retains"] = self._executor.retains.get(handle.recipe["device"], 0)
+        return row
 
     # -- control from the gateway --------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class HostSession:
         self.epochs: list[int] = []
         #: An epoch's seq if this worker was restored and no client has been told yet.
         self.restored_from = 0
+        #: The attached client has sent nothing yet and must be told what there is.
+        self.newcomer = False
         self._secret = b""
         self._replay_to = 0
         self._base = 0
@@ -108,6 +110,7 @@ class HostSession:
         self.peer = peer
         self._acknowledge(message)
         self._replay_to = message["replay_to"]
+        self.newcomer = self._replay_to == 0 and self.applied > 0
         if self.state is State.RUNNING and self.applied < self._replay_to:
             self.state = State.REPLAYING
         self._outbox.clear()

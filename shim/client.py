@@ -13,6 +13,7 @@ from typing import Any
 from outlast.cuda_types import CUresult
 from outlast.session.ids import primary_context
 from outlast.session.schema import Op
+from outlast.shim.adoption import adopt
 from outlast.shim.allocations import AllocationTable
 from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
@@ -42,6 +43,7 @@ class Client:
         self.streams: HandleTable[Stream] = HandleTable()
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
+        adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
         self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 

@@ -121,7 +121,7 @@ class Handshake:
                 )
             if now > deadline:
                 raise LinkTimeout(f"{transport.endpoint} did not answer {stage} in time")
-            if now - asked > ASK_INTERVAL and transport.endpoint == self.server:
+            if now - asked > ASK_INTERVAL and kind is Kind.WELCOME:
                 asked = now
                 transport.send([wire.pack_message(Kind.PING, generation=0, stamp=0)])
         raise ServerUnreachable(f"interrupted while waiting for {transport.endpoint}")

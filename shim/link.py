@@ -66,6 +66,7 @@ class SessionLink:
         self.settings = settings
         self.session_id = session.session_id
         self.devices: list[dict[str, Any]] = []
+        self.inventory: dict[str, Any] = {}
         self.reconnects = 0
         #: Seconds each lost connection kept the session from its server.
         self.stalls: list[float] = []
@@ -107,6 +108,7 @@ class SessionLink:
             self._context.destroy(linger=0)
             raise
         self._handles = HandleAllocator(self._session.first_handle)
+        self.inventory = self._session.inventory
         self._thread = threading.Thread(target=self._run, name="outlast-link", daemon=True)
         self._thread.start()
 
@@ -254,11 +256,6 @@ class SessionLink:
     def sticky(self) -> int:
         """Return the CUresult that poisoned the process's contexts, else 0."""
         return self._session.sticky
-
-    @property
-    def inventory(self) -> dict[str, Any]:
-        """What an adopted session already held."""
-        return self._session.inventory
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of what the link went through."""

@@ -35,6 +35,8 @@ class Link(Protocol):
     #: and attributes (decimal ``CUdevice_attribute`` value -> number).
     devices: list[dict[str, Any]]
     session_id: str
+    #: What an adopted session already holds; empty otherwise.
+    inventory: dict[str, Any]
 
     def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
         """Append a one-way call to the log and return its seq; never wait for the server."""

@@ -65,6 +65,7 @@ class FakeLink:
     def __init__(self, devices: int = 1) -> None:
         self.devices = [device_row(ordinal) for ordinal in range(devices)]
         self.session_id = "fake"
+        self.inventory: dict[str, Any] = {}
         #: Every call that travelled, in order.
         self.calls: list[Call] = []
         #: Result of the next call of an op, once.
