@@ -309,13 +309,12 @@ class Attachments:
             self.pool.warm()
 
     def _on_channel(self, entry: SessionEntry, worker: WorkerProcess) -> None:
-        if not worker.receive():
+        # A message may have led to its end: then there is nothing to note.
+        if not worker.receive() and entry.worker is worker:
             self._on_death(entry, worker)
 
     def _on_death(self, entry: SessionEntry, worker: WorkerProcess) -> None:
         self._gateway.unwatch(worker.channel.fileno())
-        if entry.worker is not worker:
-            return
         code = worker.reap()
         seq, op = worker.in_hand
         log.error(
