@@ -7,8 +7,6 @@ worker is told, the worker has acknowledged the fence before the client hears of
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,6 @@ from outlast import __version__
 from outlast.errors import (
     OutlastError,
     ProtocolError,
-    RestoreFailed,
     SessionBusy,
     SessionLost,
     SessionNotFound,
@@ -24,22 +21,14 @@ from outlast.errors import (
 )
 from outlast.server.channel import Json
 from outlast.server.flow import Flow, Step, run
-from outlast.server.workers import CrashCount, WorkerPool, WorkerProcess
+from outlast.server.sessions import SessionEntry
+from outlast.server.workers import WorkerProcess
 from outlast.session import wire
 from outlast.session.client import DEFAULT_WINDOW
 from outlast.session.ids import check_session_id, digest, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
-from outlast.session.rows import (
-    Allocated,
-    Entry,
-    EpochRow,
-    Freed,
-    HandleCreated,
-    HandleDestroyed,
-    SessionRow,
-)
+from outlast.session.rows import EpochRow
 from outlast.session.schema import PROTOCOL_VERSION, Intent, Kind
-from outlast.session.store import Store
 from outlast.session.wire import Message
 
 if TYPE_CHECKING:
@@ -51,27 +40,12 @@ log = logging.getLogger(__name__)
 SILENT = 1.0  # seconds
 
 
-@dataclass(slots=True)
-class SessionEntry:
-    """A session as this server process knows it."""
-
-    session_id: str
-    row: SessionRow | None = None
-    worker: WorkerProcess | None = None
-    #: A HELLO's flow is under way; the latest peer of the same incarnation gets its answer.
-    busy: bool = False
-    peer: bytes = b""
-    incarnation: bytes = b""
-    crashes: CrashCount = field(default_factory=CrashCount)
-
-
 class Attachments:
     """Sessions of this server process and the flows that attach clients to them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool = WorkerPool()
-        self._entries: dict[str, SessionEntry] = {}
+        self._table = gateway.sessions
 
     # -- for the gateway -----------------------------------------------------------------------
 
@@ -87,7 +61,7 @@ class Attachments:
         except (OutlastError, ValueError) as error:
             self._gateway.refuse(peer, ProtocolError(f"a HELLO that cannot be: {error}"))
             return
-        entry = self._entries.setdefault(hello.session_id, SessionEntry(hello.session_id))
+        entry = self._table.entry(hello.session_id)
         if entry.busy:
             if entry.incarnation == hello.incarnation:
                 entry.peer = peer  # it asks again; its answer is being prepared
@@ -118,29 +92,6 @@ class Attachments:
             "release on both sides"
         )
 
-    def running(self) -> list[SessionEntry]:
-        """Return the sessions that have a live worker."""
-        return [e for e in self._entries.values() if e.worker is not None]
-
-    def lease_renewed(self, valid_until: float) -> None:
-        """Tell every worker how long it may act."""
-        for entry in self.running():
-            assert entry.worker is not None
-            entry.worker.send("lease", until=valid_until)
-
-    def stop_all(self) -> None:
-        """End every worker."""
-        for entry in self.running():
-            assert entry.worker is not None
-            entry.worker.send("stop")
-        for entry in self.running():
-            self._close_worker(entry)
-
-    def close(self) -> None:
-        """End all processes."""
-        self.stop_all()
-        self.pool.close()
-
     # -- the flow of a HELLO -------------------------------------------------------------------
 
     def _attach(self, entry: SessionEntry, hello: Hello, message: Message) -> Flow:
@@ -154,7 +105,7 @@ class Attachments:
                     self._gateway.server_id,
                 )
             )
-            self._close_worker(entry)
+            self._table.close_worker(entry)
         if entry.worker is None:
             yield from self._start(entry, message, decision)
         worker = entry.worker
@@ -167,11 +118,11 @@ class Attachments:
                 )
             yield worker.request("adopt", incarnation=hello.incarnation.hex())
             entry.row = yield self._db(
-                lambda store: store.adopt(hello.session_id, _token(entry), hello.incarnation)
+                lambda store: store.adopt(hello.session_id, entry.token, hello.incarnation)
             )
         else:
             entry.row = yield self._db(
-                lambda store: store.attach(hello.session_id, _token(entry), hello.incarnation)
+                lambda store: store.attach(hello.session_id, entry.token, hello.incarnation)
             )
         yield from self._welcome(entry, worker, bool(message["relay"]))
 
@@ -189,7 +140,7 @@ class Attachments:
         if isinstance(decision, OutlastError):
             raise decision
         if entry.row is not None and (row is None or row.token != entry.row.token):
-            self._close_worker(entry)  # another server has had it since
+            self._table.close_worker(entry)  # another server has had it since
         entry.row = row
         return decision
 
@@ -230,16 +181,13 @@ class Attachments:
                 usable = usable[1:]
                 seq = usable[0].seq if usable else 0
                 yield self._db(
-                    lambda store, seq=seq: store.cut_back(entry.session_id, _token(entry), seq)
+                    lambda store, seq=seq: store.cut_back(entry.session_id, entry.token, seq)
                 )
 
     def _start_from(self, entry: SessionEntry, epoch: EpochRow | None, older: list[int]) -> Flow:
         assert entry.row is not None
         config = self._gateway.config
-        worker = self.pool.take()
-        entry.worker = worker
-        worker.on_message = lambda message: self._on_worker(entry, message)
-        self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
+        worker = self._table.give_worker(entry)
         start: Json = {
             "session": entry.session_id,
             "incarnation": entry.row.incarnation.hex(),
@@ -266,10 +214,8 @@ class Attachments:
         try:
             yield worker.start(start)
         except OutlastError:
-            self._close_worker(entry)
+            self._table.close_worker(entry)
             raise
-        finally:
-            self._gateway.after(0.5, self._warm)
 
     def _welcome(self, entry: SessionEntry, worker: WorkerProcess, relay: bool) -> Flow:
         assert entry.row is not None
@@ -302,165 +248,9 @@ class Attachments:
             },
         )
 
-    # -- workers -------------------------------------------------------------------------------
-
-    def _warm(self) -> None:
-        if not self._gateway.draining:
-            self.pool.warm()
-
-    def _on_channel(self, entry: SessionEntry, worker: WorkerProcess) -> None:
-        # A message may have led to its end: then there is nothing to note.
-        if not worker.receive() and entry.worker is worker:
-            self._on_death(entry, worker)
-
-    def _on_death(self, entry: SessionEntry, worker: WorkerProcess) -> None:
-        self._gateway.unwatch(worker.channel.fileno())
-        code = worker.reap()
-        seq, op = worker.in_hand
-        log.error(
-            "worker died (code %d) with call %d %s",
-            code,
-            seq,
-            op,
-            extra={"action": "worker_died", "session": entry.session_id},
-        )
-        entry.worker = None
-        worker.died()
-        worker.close()
-        if self._gateway.drain is not None:
-            self._gateway.drain.gone(entry.session_id)
-            return
-        reason = entry.crashes.died(seq, op, code)
-        if reason:
-            self._park(entry, seq, reason)
-
-    def _park(self, entry: SessionEntry, seq: int, reason: str) -> None:
-        log.error(
-            "session parked: %s",
-            reason,
-            extra={"action": "parked", "session": entry.session_id},
-        )
-        self._fire(lambda store: store.park(entry.session_id, _token(entry), seq, reason))
-
-    def _close_worker(self, entry: SessionEntry) -> None:
-        worker, entry.worker = entry.worker, None
-        if worker is not None:
-            self._gateway.unwatch(worker.channel.fileno())
-            worker.close()
-            worker.died()
-
-    def _on_worker(self, entry: SessionEntry, message: Json) -> None:
-        kind = message["kind"]
-        if kind == "journal":
-            entries = [_journal_entry(e) for e in message["entries"]]
-            token = _token(entry)
-            self._fire(lambda store: store.record(entry.session_id, token, entries))
-        elif kind == "epoch":
-            self._commit(entry, message)
-        elif kind == "deleted":
-            numbers, token = message["numbers"], _token(entry)
-            self._fire(lambda store: store.forget_epochs(entry.session_id, token, numbers))
-        elif kind == "drained":
-            if self._gateway.drain is not None:
-                self._gateway.drain.drained(entry.session_id, message)
-        elif kind == "ended":
-            self._end(entry)
-        elif kind == "diverged":
-            log.error("replay diverged: %s", message["message"], extra={"action": "diverged"})
-
-    def _end(self, entry: SessionEntry) -> None:
-        """End a session for good: its worker goes, its row says so."""
-        token = _token(entry)
-        self._close_worker(entry)
-        self._entries.pop(entry.session_id, None)
-        self._fire(lambda store: store.end_session(entry.session_id, token))
-
-    # -- epochs --------------------------------------------------------------------------------
-
-    def _commit(self, entry: SessionEntry, message: Json) -> None:
-        """Commit an epoch in the journal, then tell its worker."""
-        assert entry.row is not None
-        token, worker = entry.row.token, entry.worker
-        provider = self._gateway.config.provider
-
-        def work(store: Store) -> int:
-            number = store.session(entry.session_id).last_epoch + 1
-            row = EpochRow(
-                epoch=number,
-                seq=message["seq"],
-                token=token,
-                provider=provider,
-                location=message["location"],
-                size=message["size"],
-                digest=message["digest"],
-                verified=True,
-                created_at=message["created_at"],
-            )
-            store.commit_epoch(entry.session_id, token, row)
-            return number
-
-        def committed(number: int | None, error: OutlastError | None) -> None:
-            if worker is None or entry.worker is not worker:
-                return
-            worker.send("committed", error=str(error) if error else "")
-            if number is not None:
-                entry.crashes.progressed(message["seq"])
-                self._prune(entry, worker, token)
-
-        self._gateway.database.submit(work, committed)
-
-    def _prune(self, entry: SessionEntry, worker: WorkerProcess, token: int) -> None:
-        """Mark old epochs; remove those whose mark is older than a lease."""
-        ttl = self._gateway.config.lease_ttl
-
-        def work(store: Store) -> list[list[Any]]:
-            now = time.time()
-            rows = store.epochs(entry.session_id, unusable=True)
-            old = [row.epoch for row in rows]
-            marked = store.mark_deleting(entry.session_id, token, old)
-            return [
-                [r.epoch, r.location]
-                for r in marked
-                if r.deleting_since and r.deleting_since + ttl < now
-            ]
-
-        def due(epochs: list[list[Any]] | None, error: OutlastError | None) -> None:
-            if epochs and entry.worker is worker:
-                worker.send("delete", epochs=epochs)
-
-        self._gateway.database.submit(work, due)
-
-    # -- small things --------------------------------------------------------------------------
-
     def _db(self, work: Any) -> Step:
         return lambda resume: self._gateway.database.submit(work, resume)
-
-    def _fire(self, work: Any) -> None:
-        """Run a transaction that nobody waits for."""
-
-        def done(_: Any, error: OutlastError | None) -> None:
-            if error is not None:
-                log.error("journal: %s", error, extra={"action": "journal_failed"})
-
-        self._gateway.database.submit(work, done, patience=float("inf"))
-
-
-def _token(entry: SessionEntry) -> int:
-    if entry.row is None or not entry.row.token:
-        raise RestoreFailed(f"session {entry.session_id!r} is not claimed")
-    return entry.row.token
 
 
 def _lock_path(state_dir: Path, session_id: str) -> Path:
     return state_dir / "workers" / f"{digest(session_id).hex()[:32]}.lock"
-
-
-def _journal_entry(entry: Json) -> Entry:
-    what = entry["what"]
-    if what == "handle":
-        return HandleCreated(entry["kind"], entry["id"], 1, entry["recipe"], entry["seq"])
-    if what == "destroyed":
-        return HandleDestroyed(entry["kind"], entry["id"], entry["seq"])
-    if what == "allocated":
-        return Allocated(entry["address"], entry["size"], entry["device"], 0, entry["seq"])
-    return Freed(entry["address"], entry["seq"])

@@ -109,10 +109,8 @@ class DataLink:
 
     def wake(self) -> None:
         """Make `receive` return."""
-        try:
+        with contextlib.suppress(BlockingIOError):  # full: it is awake already
             self._waker.send(b"\0")
-        except BlockingIOError:
-            pass  # it is awake already
 
     def stand_in(self, generation: int, busy_seq: int, busy_for: float) -> None:
         """Answer heartbeats for the main thread if it is in a call; else do nothing."""

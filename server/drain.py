@@ -32,7 +32,7 @@ class Drain:
 
     def begin(self) -> None:
         """Start: all workers at once."""
-        entries = self._gateway.attachments.running()
+        entries = self._gateway.sessions.running()
         self._waiting = {entry.session_id for entry in entries}
         for entry in entries:
             self._tell(entry, hasten=False)
@@ -42,7 +42,7 @@ class Drain:
     def hasten(self) -> None:
         """Do not wait for saves that are under way (a second SIGTERM)."""
         log.warning("drain hastened", extra={"action": "drain_hastened"})
-        for entry in self._gateway.attachments.running():
+        for entry in self._gateway.sessions.running():
             if entry.session_id in self._waiting:
                 self._tell(entry, hasten=True)
         self._gateway.after(0.5, self._give_up)
@@ -97,7 +97,7 @@ class Drain:
         if self._waiting or self._finished:
             return
         self._finished = True
-        self._gateway.attachments.stop_all()
+        self._gateway.sessions.stop_all()
 
         def released(_: Any, error: OutlastError | None) -> None:
             if error is not None:

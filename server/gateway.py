@@ -24,6 +24,7 @@ from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
 from outlast.server.drain import Drain
 from outlast.server.relay import Relay
+from outlast.server.sessions import SessionTable
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, Kind
 
@@ -62,6 +63,7 @@ class Gateway:
         self.watch(self.database.fileno(), self.database.deliver)
         self.valid_until = 0.0
         self._socket: zmq.Socket[bytes] | None = None
+        self.sessions = SessionTable(self)
         self.attachments = Attachments(self)
         self.relay = Relay(self, self._context)
 
@@ -153,7 +155,7 @@ class Gateway:
         self.valid_until = valid_until
         self._listen()
         self.after(self.config.lease_ttl / 3, self._renew)
-        self.attachments.pool.warm()
+        self.sessions.pool.warm()
 
     def _listen(self) -> None:
         router = self._context.socket(zmq.ROUTER)
@@ -173,7 +175,7 @@ class Gateway:
         log.info("server ready", extra={"action": "ready", "endpoint": endpoint})
 
     def _close(self) -> None:
-        self.attachments.close()
+        self.sessions.close()
         self.relay.close()
         if self._socket is not None:
             self._socket.close()
@@ -194,7 +196,7 @@ class Gateway:
                 return
             else:
                 self.valid_until = asked + self.config.lease_ttl
-                self.attachments.lease_renewed(self.valid_until)
+                self.sessions.lease_renewed(self.valid_until)
             if self._exit_code is None:
                 wait = self.config.lease_ttl / (3 if error is None else 10)
                 self.after(wait, self._renew)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from outlast.server.datalink import MAX_MESSAGE, RETRY
+from outlast.session import wire
+from outlast.session.schema import Kind
 
 if TYPE_CHECKING:
     from outlast.server.gateway import Gateway
 
 BURST = 256
-#: First bytes of a HELLO, behind the magic and the version.
-HELLO_KIND = 1
 
 
 class Relay:
@@ -26,6 +26,7 @@ class Relay:
         self._gateway = gateway
         self._context = context
         self._routes: dict[bytes, zmq.Socket[bytes]] = {}
+        self._endpoints: dict[bytes, str] = {}
 
     def open(self, peer: bytes, endpoint: str) -> None:
         """Relay everything from ``peer`` to the worker at ``endpoint`` from now on."""
@@ -36,6 +37,7 @@ class Relay:
         dealer.reconnect_ivl = -1  # another connection is another attachment
         dealer.connect(endpoint)
         self._routes[peer] = dealer
+        self._endpoints[peer] = endpoint
         self._gateway.watch(dealer, lambda: self._back(peer, dealer))
 
     def forward(self, peer: bytes, frames: list[bytes]) -> bool:
@@ -43,7 +45,7 @@ class Relay:
         dealer = self._routes.get(peer)
         if dealer is None:
             return False
-        if len(frames[0]) > 3 and frames[0][3] == HELLO_KIND:
+        if len(frames[0]) > 3 and frames[0][3] == Kind.HELLO:
             self.drop(peer)
             return False
         try:
@@ -56,10 +58,18 @@ class Relay:
 
     def drop(self, peer: bytes) -> None:
         """Stop relaying for a client."""
+        self._endpoints.pop(peer, None)
         dealer = self._routes.pop(peer, None)
         if dealer is not None:
             self._gateway.unwatch(dealer)
             dealer.close(0)
+
+    def worker_gone(self, endpoints: list[str]) -> None:
+        """Tell the clients of a dead worker, whose own connection still stands."""
+        for peer in [p for p, endpoint in self._endpoints.items() if endpoint in endpoints]:
+            self.drop(peer)
+            bye = wire.pack_message(Kind.BYE, generation=0, end=0, reason="the worker ended")
+            self._gateway.send(peer, [bye])
 
     def close(self) -> None:
         """Stop relaying."""

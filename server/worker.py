@@ -9,7 +9,6 @@ stead. The process ends when the gateway's end of the channel closes.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import mmap
 import os
@@ -18,11 +17,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from outlast.checkpoint_providers import StoredEpoch, open_provider
+from outlast.checkpoint_providers import open_provider
 from outlast.errors import (
     AuthenticationFailed,
     CheckpointCorrupt,
@@ -30,19 +29,21 @@ from outlast.errors import (
     ProtocolError,
     ReplayDiverged,
     RestoreFailed,
+    SessionFenced,
 )
 from outlast.log import configure
-from outlast.server.calls.modules import describe
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
+from outlast.server.description import device_table, inventory
 from outlast.server.drivers import get_driver
+from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
+from outlast.server.farewell import Farewell
 from outlast.server.locks import LifetimeLock
 from outlast.session import wire
-from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import HostSession, State
-from outlast.session.schema import HANDLE_STEP, Kind
+from outlast.session.schema import Kind
 from outlast.session.wire import Message
 
 log = logging.getLogger(__name__)
@@ -75,13 +76,6 @@ class Worker:
         self._exit_code = 0
         self._host = HostSession()
         self._valid_until = float("inf")
-        self._drain: Json | None = None
-        self._epoch_requested = False
-        self._epoch_pending: StoredEpoch | None = None
-        self._epoch_wait: Callable[[Json], None] | None = None
-        self._last_epoch_seq = 0
-        self._last_epoch_at = time.monotonic()
-        self._saved: deque[StoredEpoch | OutlastError] = deque()
         #: Batches that wait for acknowledgements.
         self._held: deque[tuple[bytes, list[bytes]]] = deque()
 
@@ -93,10 +87,7 @@ class Worker:
         if start is None:
             return 0
         configure(start["log_level"])
-        self._config = start
-        self._identity = Identity(
-            start["session"], bytes.fromhex(start["incarnation"]), start["token"]
-        )
+        self._session_id = start["session"]
         self._valid_until = start["valid_until"]
         try:
             self._prepare(start)
@@ -108,7 +99,7 @@ class Worker:
             {
                 "kind": "ready",
                 "endpoints": self._link.endpoints,
-                "devices": self._device_table(),
+                "devices": device_table(self._driver),
                 "applied": self._host.applied,
             }
         )
@@ -132,11 +123,21 @@ class Worker:
         provider = open_provider(start["provider"], Path(start["state_dir"]))
         self._checkpointer = Checkpointer(provider, self._executor)
         self._link = DataLink(self._driver.fileno(), start["heartbeat"], start["timeout"])
+        self._epochs = EpochKeeper(
+            Identity(start["session"], bytes.fromhex(start["incarnation"]), start["token"]),
+            self._host,
+            self._checkpointer,
+            self._link,
+            self.channel,
+            start["checkpoint_interval"],
+            start["epoch_deadline"],
+        )
+        self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel)
         epoch = start["epoch"]
         if epoch is not None:
             self._checkpointer.restore(epoch["location"], epoch["digest"])
             self._host.restored(epoch["seq"], start["older"], [])
-            self._last_epoch_seq = epoch["seq"]
+            self._epochs.last_seq = epoch["seq"]
             log.info(
                 "session restored",
                 extra={"action": "restored", "session": start["session"], "epoch": epoch["seq"]},
@@ -152,20 +153,6 @@ class Worker:
                 "corrupt": isinstance(error, CheckpointCorrupt),
             }
         )
-
-    def _device_table(self) -> list[Json]:
-        return [
-            {
-                "ordinal": d.ordinal,
-                "name": d.name,
-                "uuid": d.uuid,
-                "total_memory": d.total_memory,
-                "arena_base": d.arena_base,
-                "arena_size": d.arena_size,
-                "attributes": {str(k): v for k, v in d.attributes.items()},
-            }
-            for d in self._driver.devices()
-        ]
 
     # -- the pulse thread ----------------------------------------------------------------------
 
@@ -224,20 +211,18 @@ class Worker:
         return None
 
     def _timeout(self) -> float:
-        if self._inbox or self._saved:
+        if self._inbox or self._epochs.has_news:
             return 0.0
-        if self._drain is not None:
+        if self._farewell.waiting:
             return 0.005
         return min(0.25, self._link.heartbeat)
 
     def _flush(self, idle: bool) -> None:
         host = self._host
-        while (frames := host.take_replies(idle)) is not None:
-            if not self._may_act() or host.peer is None:
-                return
+        while self._may_act() and (frames := host.take_replies(idle)) is not None:
+            assert host.peer is not None
             if not self._link.send(host.peer, frames):
                 self._lost("its connection is gone")
-                return
         if self._executor.journal:
             entries, self._executor.journal = self._executor.journal, []
             self.channel.send({"kind": "journal", "entries": entries})
@@ -248,14 +233,10 @@ class Worker:
 
     def _housekeeping(self) -> None:
         host = self._host
-        while self._saved:
-            self._on_saved(self._saved.popleft())
         if host.peer is not None and self._link.silent(host.peer):
             self._lost("it has been silent too long")
-        if self._drain is not None:
-            self._try_drain()
-        elif self._wants_epoch():
-            self._begin_epoch()
+        self._epochs.step()
+        self._farewell.step()
 
     def _lost(self, reason: str) -> None:
         log.info(
@@ -263,7 +244,7 @@ class Worker:
             reason,
             extra={
                 "action": "detached",
-                "session": self._identity.session_id,
+                "session": self._session_id,
                 "kept": self._host.cached_bytes,
             },
         )
@@ -278,8 +259,8 @@ class Worker:
             if message.kind is Kind.ATTACH:
                 host.attach(peer, message)
                 self._link.heard(peer)
-                inventory = self._inventory() if host.newcomer else {}
-                self._link.send(peer, [host.attached(inventory)])
+                held = inventory(self._executor) if host.newcomer else {}
+                self._link.send(peer, [host.attached(held)])
                 return
             if message.kind is Kind.REFUSED:
                 return
@@ -299,8 +280,10 @@ class Worker:
         kind = message.kind
         if kind is Kind.CALLS:
             host.acknowledge(message["acked"])
-            if host.state is State.DRAINING or not self._may_act():
+            if host.state is State.DRAINING:
                 return  # not issued: the client sends it again to whoever comes next
+            if not self._may_act():
+                raise SessionFenced("the lease of this server is over: say HELLO again")
             skip = host.admit(message["first_seq"], message["count"])
             if not message.frames:
                 raise ProtocolError("a batch without its call stream")
@@ -318,7 +301,7 @@ class Worker:
         elif kind is Kind.ACK:
             host.acknowledge_message(message)
         elif kind is Kind.EPOCH_REQUEST:
-            self._epoch_requested = True
+            self._epochs.requested = True
         elif kind is Kind.BYE:
             self._on_bye(message)
 
@@ -335,31 +318,6 @@ class Worker:
         if peer == self._host.peer:
             self._lost(str(error))
 
-    def _inventory(self) -> Json:
-        """Return what the session holds, for a client that adopts it."""
-        ex = self._executor
-        return {
-            "next_handle": ex.handles.next_id(HANDLE_STEP),
-            "handles": [self._handle_row(h) for h in ex.handles.ordered()],
-            "allocations": [
-                {"address": a.address, "size": a.size, "context": a.context}
-                for a in ex.allocations.values()
-            ],
-        }
-
-    def _handle_row(self, handle: Handle) -> Json:
-        row: Json = {
-            "id": handle.id,
-            "kind": handle.kind,
-            "parents": list(handle.parents),
-            "recipe": handle.recipe,
-        }
-        if handle.kind is HandleKind.MODULE:
-            row["info"] = json.loads(describe(self._driver.module_info(handle.real)))
-        elif handle.recipe.get("primary"):
-            row["retains"] = self._executor.retains.get(handle.recipe["device"], 0)
-        return row
-
     # -- control from the gateway --------------------------------------------------------------
 
     def _on_control(self, message: Json) -> None:
@@ -372,14 +330,11 @@ class Worker:
             silent = self._link.silence(self._host.peer) if self._host.peer else 1e9
             self._reply(message, silent=silent)
         elif kind == "committed":
-            self._on_committed(message)
+            self._epochs.on_committed(message)
         elif kind == "delete":
-            self._on_delete(message)
+            self._epochs.delete(message)
         elif kind == "drain":
-            if self._drain is None and self._host.state is not State.DRAINING:
-                self._begin_drain(message)
-            else:
-                self._drain = message if self._drain is not None else None
+            self._on_drain(message)
         elif kind == "stop":
             self._stop = True
 
@@ -399,144 +354,29 @@ class Worker:
         self._host.lost()
         self._held.clear()
 
-        def committed(outcome: Json) -> None:
-            if outcome.get("error"):
-                self._reply(message, code=outcome.get("code", 10), error=outcome["error"])
+        def taken(error: OutlastError | None) -> None:
+            if error is not None:
+                self._reply(message, code=RestoreFailed.code, error=str(error))
                 return
             self._host.adopted()
-            self._identity = Identity(
-                self._identity.session_id,
-                bytes.fromhex(message["incarnation"]),
-                self._identity.token,
+            self._epochs.identity = replace(
+                self._epochs.identity, incarnation=bytes.fromhex(message["incarnation"])
             )
             self._reply(message, applied=self._host.applied)
 
-        if not self._host.applied:
-            committed({})
-            return
-        self._epoch_wait = committed
-        self._begin_epoch()
+        if self._host.applied:
+            self._epochs.begin(taken)
+        else:
+            taken(None)
 
-    # -- epochs --------------------------------------------------------------------------------
-
-    def _wants_epoch(self) -> bool:
-        host = self._host
-        if self._checkpointer.saving or self._epoch_pending is not None:
-            return False
-        if host.state is not State.RUNNING or self._executor.poisoned:
-            return False
-        if host.applied <= self._last_epoch_seq:
-            self._epoch_requested = False
-            return False
-        interval = self._config["checkpoint_interval"]
-        due = interval and time.monotonic() - self._last_epoch_at >= interval
-        return bool(self._epoch_requested or due)
-
-    def _begin_epoch(self) -> None:
-        """Cut an epoch here and save it beside the calls that follow."""
-        self._epoch_requested = False
-        self._last_epoch_at = time.monotonic()
-        if self._checkpointer.saving or self._epoch_pending is not None:
-            self._epoch_failed(OutlastError("another epoch is being saved"))
-            return
-        if self._executor.poisoned:
-            self._epoch_failed(OutlastError("the context is poisoned"))
-            return
-        if not self._executor.idle(self._config["epoch_deadline"]):
-            self._epoch_failed(OutlastError("the device did not become idle in time"))
-            return
-        if self._executor.poisoned:
-            self._epoch_failed(OutlastError("the context is poisoned"))
-            return
-        snapshot = self._checkpointer.snapshot(
-            self._identity, self._host.generation, self._host.cut(), copy=True
-        )
-
-        def done(outcome: StoredEpoch | OutlastError) -> None:
-            self._saved.append(outcome)
-            self._link.wake()
-
-        self._checkpointer.save_beside(snapshot, done)
-
-    def _on_saved(self, outcome: StoredEpoch | OutlastError) -> None:
-        if isinstance(outcome, OutlastError):
-            self._epoch_failed(outcome)
-            return
-        self._epoch_pending = outcome
-        self.channel.send(
-            {
-                "kind": "epoch",
-                "seq": outcome.seq,
-                "location": outcome.location,
-                "size": outcome.size,
-                "digest": outcome.digest,
-                "created_at": time.time(),
-            }
-        )
-
-    def _on_committed(self, message: Json) -> None:
-        stored, self._epoch_pending = self._epoch_pending, None
-        if message.get("error"):
-            self._epoch_failed(OutlastError(message["error"]))
-            return
-        if stored is not None:
-            self._host.committed(stored.seq)
-            self._last_epoch_seq = stored.seq
-        log.info(
-            "epoch committed",
-            extra={
-                "action": "epoch_committed",
-                "session": self._identity.session_id,
-                "epoch": self._last_epoch_seq,
-                "recoverable": self._host.recoverable,
-            },
-        )
-        self._tell_epoch("")
-        wait, self._epoch_wait = self._epoch_wait, None
-        if wait is not None:
-            wait({})
-
-    def _epoch_failed(self, error: OutlastError) -> None:
-        log.error(
-            "epoch failed: %s",
-            error,
-            extra={"action": "epoch_failed", "session": self._identity.session_id},
-        )
-        self._tell_epoch(str(error))
-        wait, self._epoch_wait = self._epoch_wait, None
-        if wait is not None:
-            wait({"error": str(error), "code": error.code})
-
-    def _tell_epoch(self, error: str) -> None:
-        host = self._host
-        if host.peer is None:
-            return
-        message = wire.pack_message(
-            Kind.EPOCH,
-            generation=host.generation,
-            seq=self._last_epoch_seq,
-            recoverable=host.recoverable,
-            error=error[:1000],
-        )
-        self._link.send(host.peer, [message])
-
-    def _on_delete(self, message: Json) -> None:
-        deleted = []
-        for number, location in message["epochs"]:
-            try:
-                self._checkpointer.provider.delete(location)
-            except OutlastError as error:
-                log.warning("an old epoch stays: %s", error, extra={"action": "delete_failed"})
-                continue
-            deleted.append(number)
-        self.channel.send({"kind": "deleted", "numbers": deleted})
-
-    # -- drain ---------------------------------------------------------------------------------
-
-    def _begin_drain(self, message: Json) -> None:
+    def _on_drain(self, message: Json) -> None:
         """Take no more calls, tell the client, and save what is there."""
         host = self._host
-        restoring = host.state is not State.RUNNING
+        if host.state is State.DRAINING:
+            self._farewell.hasten(message)
+            return
+        replaying = host.state is not State.RUNNING
+        client = host.peer is not None
         host.state = State.DRAINING
         self._link.messages.clear()
         self._held.clear()
@@ -547,61 +387,7 @@ class Worker:
                 Kind.BYE, generation=host.generation, end=0, reason="the server is draining"
             )
             self._link.send(host.peer, [bye])
-        if restoring:
-            # Half-replayed state must not become the newest epoch: the stored one stands.
-            self._drained(True, "its stored epoch stands")
-            return
-        self._drain = message
-
-    def _try_drain(self) -> None:
-        """Go on with a drain whose earlier save may still be under way."""
-        message = self._drain
-        assert message is not None
-        hasten = message["hasten"]
-        if self._checkpointer.saving or self._epoch_pending is not None:
-            if hasten or time.monotonic() > message["deadline"]:
-                self._drain = None
-                self._drained(False, "an earlier save was still under way")
-            return
-        self._drain = None
-        if self._host.applied == self._last_epoch_seq:
-            self._drained(True, "nothing new since its last epoch")
-        elif self._executor.poisoned:
-            self._drained(False, f"its context is poisoned (error {self._executor.poisoned})")
-        elif not self._executor.idle(max(0.0, message["deadline"] - time.monotonic())):
-            self._drained(False, "busy")
-        else:
-            self._save_last()
-
-    def _save_last(self) -> None:
-        """Save the final epoch; memory is read in place, for nothing runs any more."""
-        snapshot = self._checkpointer.snapshot(
-            self._identity, self._host.generation, self._host.cut(), copy=False
-        )
-
-        def committed(outcome: Json) -> None:
-            error = outcome.get("error", "")
-            self._drained(not error, error)
-
-        self._epoch_wait = committed
-
-        def done(outcome: StoredEpoch | OutlastError) -> None:
-            self._saved.append(outcome)
-            self._link.wake()
-
-        self._checkpointer.save_beside(snapshot, done)
-
-    def _drained(self, saved: bool, reason: str) -> None:
-        self.channel.send(
-            {
-                "kind": "drained",
-                "saved": saved,
-                "reason": reason,
-                "epoch": self._last_epoch_seq,
-                "applied": self._host.applied,
-                "client": self._host.peer is not None,
-            }
-        )
+        self._farewell.begin(message, replaying, client)
 
 
 def main() -> int:

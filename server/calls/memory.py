@@ -115,4 +115,3 @@ def copy_dtod(ex: Executor, args: Args, data: Any) -> int:
     if real is None:
         return unusable(ex, stream)
     return int(ex.cuda.cuMemcpyDtoDAsync(destination, source, size, real)[0])
-

@@ -1,0 +1,192 @@
+"""When a worker takes epochs, and what it tells its client and its gateway of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from outlast.checkpoint_providers import StoredEpoch
+from outlast.errors import CheckpointError, OutlastError
+from outlast.server.channel import Channel, Json
+from outlast.server.checkpointer import Checkpointer, Identity
+from outlast.server.datalink import DataLink
+from outlast.session import wire
+from outlast.session.host import HostSession, State
+from outlast.session.schema import Kind
+
+log = logging.getLogger(__name__)
+
+#: Told of the end of an epoch: None when it is committed, else why it is not.
+Then = Callable[[OutlastError | None], None]
+
+
+class EpochKeeper:
+    """Takes, commits and removes the epochs of one session.
+
+    An epoch is cut in the worker's main thread, saved beside the calls, and counts only
+    once the gateway has committed its row.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        host: HostSession,
+        checkpointer: Checkpointer,
+        link: DataLink,
+        channel: Channel,
+        interval: float,
+        deadline: float,
+    ) -> None:
+        self.identity = identity
+        #: The client's log fills up: take one soon.
+        self.requested = False
+        #: Seq of the newest committed epoch.
+        self.last_seq = 0
+        self._host = host
+        self._checkpointer = checkpointer
+        self._executor = checkpointer.executor
+        self._link = link
+        self._channel = channel
+        self._interval = interval
+        self._deadline = deadline
+        self._last_at = time.monotonic()
+        self._saved: deque[StoredEpoch | OutlastError] = deque()
+        self._uncommitted: StoredEpoch | None = None
+        self._then: Then | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an epoch is being saved or waits for its commit."""
+        return self._checkpointer.saving or bool(self._saved) or self._uncommitted is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `step` has something to do at once."""
+        return bool(self._saved)
+
+    def step(self) -> None:
+        """Pass on what was saved, and begin an epoch if one is due."""
+        while self._saved:
+            self._on_saved(self._saved.popleft())
+        if self._due():
+            self.begin()
+
+    def begin(self, then: Then | None = None) -> None:
+        """Cut an epoch here and save it beside the calls that follow."""
+        self.requested = False
+        self._last_at = time.monotonic()
+        obstacle = self._obstacle()
+        if obstacle:
+            self._report(CheckpointError(obstacle), then)
+            return
+        self.save(then, copy=True)
+
+    def save(self, then: Then | None, copy: bool) -> None:
+        """Save the idle device's state; ``copy``: so that calls can go on meanwhile."""
+        cut = self._host.cut()
+        snapshot = self._checkpointer.snapshot(self.identity, self._host.generation, cut, copy)
+        self._then = then
+
+        def done(outcome: StoredEpoch | OutlastError) -> None:
+            self._saved.append(outcome)
+            self._link.wake()
+
+        self._checkpointer.save_beside(snapshot, done)
+
+    def on_committed(self, message: Json) -> None:
+        """Take in the gateway's word on the epoch that was saved."""
+        stored, self._uncommitted = self._uncommitted, None
+        then, self._then = self._then, None
+        if message.get("error") or stored is None:
+            self._report(CheckpointError(message.get("error") or "nothing was saved"), then)
+            return
+        self._host.committed(stored.seq)
+        self.last_seq = stored.seq
+        log.info(
+            "epoch committed",
+            extra={
+                "action": "epoch_committed",
+                "session": self.identity.session_id,
+                "epoch": stored.seq,
+                "bytes": stored.size,
+                "recoverable": self._host.recoverable,
+            },
+        )
+        self._tell("")
+        if then is not None:
+            then(None)
+
+    def delete(self, message: Json) -> None:
+        """Remove old epochs whose rows were marked long enough ago."""
+        deleted = []
+        for number, location in message["epochs"]:
+            try:
+                self._checkpointer.provider.delete(location)
+            except OutlastError as error:
+                log.warning("an old epoch stays: %s", error, extra={"action": "delete_failed"})
+                continue
+            deleted.append(number)
+        self._channel.send({"kind": "deleted", "numbers": deleted})
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _due(self) -> bool:
+        if self.busy or self._host.state is not State.RUNNING or self._executor.poisoned:
+            return False
+        if self._host.applied <= self.last_seq:
+            self.requested = False
+            return False
+        waited = time.monotonic() - self._last_at
+        return self.requested or bool(self._interval and waited >= self._interval)
+
+    def _obstacle(self) -> str:
+        """Return why no epoch can be taken now, or nothing: then the device is idle."""
+        if self.busy:
+            return "another epoch is being saved"
+        if not self._executor.poisoned and not self._executor.idle(self._deadline):
+            return f"the device did not become idle within {self._deadline:g} s"
+        if self._executor.poisoned:
+            return f"the context is poisoned (error {self._executor.poisoned})"
+        return ""
+
+    def _on_saved(self, outcome: StoredEpoch | OutlastError) -> None:
+        if isinstance(outcome, OutlastError):
+            then, self._then = self._then, None
+            self._report(outcome, then)
+            return
+        self._uncommitted = outcome
+        self._channel.send(
+            {
+                "kind": "epoch",
+                "seq": outcome.seq,
+                "location": outcome.location,
+                "size": outcome.size,
+                "digest": outcome.digest,
+                "created_at": time.time(),
+            }
+        )
+
+    def _report(self, error: OutlastError, then: Then | None) -> None:
+        log.error(
+            "epoch failed: %s",
+            error,
+            extra={"action": "epoch_failed", "session": self.identity.session_id},
+        )
+        self._tell(str(error))
+        if then is not None:
+            then(error)
+
+    def _tell(self, error: str) -> None:
+        host = self._host
+        if host.peer is None:
+            return
+        message = wire.pack_message(
+            Kind.EPOCH,
+            generation=host.generation,
+            seq=self.last_seq,
+            recoverable=host.recoverable,
+            error=error[:1000],
+        )
+        self._link.send(host.peer, [message])

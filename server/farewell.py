@@ -1,0 +1,83 @@
+"""How a worker ends when the server drains: save what is there, say what became of it."""
+
+from __future__ import annotations
+
+import time
+
+from outlast.errors import OutlastError
+from outlast.server.channel import Channel, Json
+from outlast.server.epochs import EpochKeeper
+from outlast.server.executor import Executor
+from outlast.session.host import HostSession
+
+
+class Farewell:
+    """The last epoch of a worker, within the time the gateway allows."""
+
+    def __init__(
+        self, host: HostSession, executor: Executor, epochs: EpochKeeper, channel: Channel
+    ) -> None:
+        self._host = host
+        self._executor = executor
+        self._epochs = epochs
+        self._channel = channel
+        self._order: Json | None = None
+        #: The client was attached when the drain began, so it can replay what is not saved.
+        self._client = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the save has not begun yet."""
+        return self._order is not None
+
+    def begin(self, order: Json, replaying: bool, client: bool) -> None:
+        """Start; calls are taken no more."""
+        self._client = client
+        if replaying:
+            # Half-replayed state must not become the newest epoch: the stored one stands.
+            self._tell(True, "its stored epoch stands")
+            return
+        self._order = order
+        self.step()
+
+    def hasten(self, order: Json) -> None:
+        """Do not wait any longer."""
+        if self._order is not None:
+            self._order = order
+            self.step()
+
+    def step(self) -> None:
+        """Go on: an earlier epoch may still be under way."""
+        order = self._order
+        if order is None:
+            return
+        if self._epochs.busy:
+            if order["hasten"] or time.monotonic() > order["deadline"]:
+                self._order = None
+                self._tell(False, "an earlier checkpoint was still under way")
+            return
+        self._order = None
+        if self._host.applied == self._epochs.last_seq:
+            self._tell(True, "nothing new since its last epoch")
+        elif self._executor.poisoned:
+            self._tell(False, f"its context is poisoned (error {self._executor.poisoned})")
+        elif not self._executor.idle(max(0.0, order["deadline"] - time.monotonic())):
+            self._tell(False, "busy")
+        else:
+            # Nothing runs any more: memory is read in place.
+            self._epochs.save(self._saved, copy=False)
+
+    def _saved(self, error: OutlastError | None) -> None:
+        self._tell(error is None, str(error or ""))
+
+    def _tell(self, saved: bool, reason: str) -> None:
+        self._channel.send(
+            {
+                "kind": "drained",
+                "saved": saved,
+                "reason": reason,
+                "epoch": self._epochs.last_seq,
+                "applied": self._host.applied,
+                "client": self._client,
+            }
+        )

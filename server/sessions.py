@@ -1,0 +1,254 @@
+"""The sessions that this server process serves: their workers, journal entries and epochs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import OutlastError, RestoreFailed
+from outlast.server.channel import Json
+from outlast.server.workers import CrashCount, WorkerPool, WorkerProcess
+from outlast.session.rows import (
+    Allocated,
+    Entry,
+    EpochRow,
+    Freed,
+    HandleCreated,
+    HandleDestroyed,
+    SessionRow,
+)
+from outlast.session.store import Store
+
+if TYPE_CHECKING:
+    from outlast.server.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+#: A new spare worker starts this long after one was taken, not to slow that one down.
+WARM_DELAY = 2.0  # seconds
+
+
+@dataclass(slots=True)
+class SessionEntry:
+    """A session as this server process knows it."""
+
+    session_id: str
+    row: SessionRow | None = None
+    worker: WorkerProcess | None = None
+    #: A HELLO's flow is under way; the latest peer of the same incarnation gets its answer.
+    busy: bool = False
+    peer: bytes = b""
+    incarnation: bytes = b""
+    crashes: CrashCount = field(default_factory=CrashCount)
+
+    @property
+    def token(self) -> int:
+        """Fencing token under which this process holds the session.
+
+        Raises
+        ------
+        RestoreFailed
+            It does not hold it.
+        """
+        if self.row is None or not self.row.token:
+            raise RestoreFailed(f"session {self.session_id!r} is not claimed")
+        return self.row.token
+
+
+class SessionTable:
+    """Live sessions by id, and what their workers report."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.pool = WorkerPool()
+        self._entries: dict[str, SessionEntry] = {}
+
+    def entry(self, session_id: str) -> SessionEntry:
+        """Return the entry of a session, new if there is none."""
+        return self._entries.setdefault(session_id, SessionEntry(session_id))
+
+    def running(self) -> list[SessionEntry]:
+        """Return the sessions that have a live worker."""
+        return [e for e in self._entries.values() if e.worker is not None]
+
+    def lease_renewed(self, valid_until: float) -> None:
+        """Tell every worker how long it may act."""
+        for entry in self.running():
+            assert entry.worker is not None
+            entry.worker.send("lease", until=valid_until)
+
+    def stop_all(self) -> None:
+        """End every worker."""
+        for entry in self.running():
+            assert entry.worker is not None
+            entry.worker.send("stop")
+        for entry in self.running():
+            self.close_worker(entry)
+
+    def close(self) -> None:
+        """End all processes."""
+        self.stop_all()
+        self.pool.close()
+
+    # -- workers -------------------------------------------------------------------------------
+
+    def give_worker(self, entry: SessionEntry) -> WorkerProcess:
+        """Give a session a worker process, which is yet to be started with it."""
+        worker = self.pool.take()
+        entry.worker = worker
+        worker.on_message = lambda message: self._on_worker(entry, message)
+        self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
+        self._gateway.after(WARM_DELAY, self._warm)
+        return worker
+
+    def _warm(self) -> None:
+        if not self._gateway.draining:
+            self.pool.warm()
+
+    def _on_channel(self, entry: SessionEntry, worker: WorkerProcess) -> None:
+        # A message may have led to its end: then there is nothing to note.
+        if not worker.receive() and entry.worker is worker:
+            self._on_death(entry, worker)
+
+    def _on_death(self, entry: SessionEntry, worker: WorkerProcess) -> None:
+        self._gateway.unwatch(worker.channel.fileno())
+        code = worker.reap()
+        seq, op = worker.in_hand
+        log.error(
+            "worker died (code %d) with call %d %s",
+            code,
+            seq,
+            op,
+            extra={"action": "worker_died", "session": entry.session_id},
+        )
+        entry.worker = None
+        self._gateway.relay.worker_gone(worker.endpoints)
+        worker.died()
+        worker.close()
+        if self._gateway.drain is not None:
+            self._gateway.drain.gone(entry.session_id)
+            return
+        reason = entry.crashes.died(seq, op, code)
+        if reason:
+            self._park(entry, seq, reason)
+
+    def _park(self, entry: SessionEntry, seq: int, reason: str) -> None:
+        log.error(
+            "session parked: %s",
+            reason,
+            extra={"action": "parked", "session": entry.session_id},
+        )
+        self._fire(lambda store: store.park(entry.session_id, entry.token, seq, reason))
+
+    def close_worker(self, entry: SessionEntry) -> None:
+        """End a session's worker, if it has one."""
+        worker, entry.worker = entry.worker, None
+        if worker is not None:
+            self._gateway.unwatch(worker.channel.fileno())
+            worker.close()
+            worker.died()
+
+    def _on_worker(self, entry: SessionEntry, message: Json) -> None:
+        kind = message["kind"]
+        if kind == "journal":
+            entries = [_journal_entry(e) for e in message["entries"]]
+            token = entry.token
+            self._fire(lambda store: store.record(entry.session_id, token, entries))
+        elif kind == "epoch":
+            self._commit(entry, message)
+        elif kind == "deleted":
+            numbers, token = message["numbers"], entry.token
+            self._fire(lambda store: store.forget_epochs(entry.session_id, token, numbers))
+        elif kind == "drained":
+            if self._gateway.drain is not None:
+                self._gateway.drain.drained(entry.session_id, message)
+        elif kind == "ended":
+            self._end(entry)
+        elif kind == "diverged":
+            log.error("replay diverged: %s", message["message"], extra={"action": "diverged"})
+
+    def _end(self, entry: SessionEntry) -> None:
+        """End a session for good: its worker goes, its row says so."""
+        token = entry.token
+        self.close_worker(entry)
+        self._entries.pop(entry.session_id, None)
+        self._fire(lambda store: store.end_session(entry.session_id, token))
+
+    # -- epochs --------------------------------------------------------------------------------
+
+    def _commit(self, entry: SessionEntry, message: Json) -> None:
+        """Commit an epoch in the journal, then tell its worker."""
+        assert entry.row is not None
+        token, worker = entry.row.token, entry.worker
+        provider = self._gateway.config.provider
+
+        def work(store: Store) -> int:
+            number = store.session(entry.session_id).last_epoch + 1
+            row = EpochRow(
+                epoch=number,
+                seq=message["seq"],
+                token=token,
+                provider=provider,
+                location=message["location"],
+                size=message["size"],
+                digest=message["digest"],
+                verified=True,
+                created_at=message["created_at"],
+            )
+            store.commit_epoch(entry.session_id, token, row)
+            return number
+
+        def committed(number: int | None, error: OutlastError | None) -> None:
+            if worker is None or entry.worker is not worker:
+                return
+            worker.send("committed", error=str(error) if error else "")
+            if number is not None:
+                entry.crashes.progressed(message["seq"])
+                self._prune(entry, worker, token)
+
+        self._gateway.database.submit(work, committed)
+
+    def _prune(self, entry: SessionEntry, worker: WorkerProcess, token: int) -> None:
+        """Mark old epochs; remove those whose mark is older than a lease."""
+        ttl = self._gateway.config.lease_ttl
+
+        def work(store: Store) -> list[list[Any]]:
+            now = time.time()
+            rows = store.epochs(entry.session_id, unusable=True)
+            old = [row.epoch for row in rows]
+            marked = store.mark_deleting(entry.session_id, token, old)
+            return [
+                [r.epoch, r.location]
+                for r in marked
+                if r.deleting_since and r.deleting_since + ttl < now
+            ]
+
+        def due(epochs: list[list[Any]] | None, error: OutlastError | None) -> None:
+            if epochs and entry.worker is worker:
+                worker.send("delete", epochs=epochs)
+
+        self._gateway.database.submit(work, due)
+
+    # -- small things --------------------------------------------------------------------------
+
+    def _fire(self, work: Any) -> None:
+        """Run a transaction that nobody waits for."""
+
+        def done(_: Any, error: OutlastError | None) -> None:
+            if error is not None:
+                log.error("journal: %s", error, extra={"action": "journal_failed"})
+
+        self._gateway.database.submit(work, done, patience=float("inf"))
+
+
+def _journal_entry(entry: Json) -> Entry:
+    what = entry["what"]
+    if what == "handle":
+        return HandleCreated(entry["kind"], entry["id"], 1, entry["recipe"], entry["seq"])
+    if what == "destroyed":
+        return HandleDestroyed(entry["kind"], entry["id"], entry["seq"])
+    if what == "allocated":
+        return Allocated(entry["address"], entry["size"], entry["device"], 0, entry["seq"])
+    return Freed(entry["address"], entry["seq"])
