@@ -21,9 +21,8 @@ class Backoff:
 
     def wait(self) -> tenacity.wait.wait_base:
         """Return tenacity's wait strategy for these numbers."""
-        return tenacity.wait_exponential_jitter(
-            initial=self.initial, max=self.maximum, jitter=self.jitter
-        )
+        grows = tenacity.wait_exponential(multiplier=self.initial, max=self.maximum)
+        return tenacity.wait_combine(grows, tenacity.wait_random(0, self.jitter))
 
 
 #: How a client comes back to its server.
