@@ -258,12 +258,17 @@ class Arena:
         if end <= self._accessible:
             return True
         if address > self._accessible + _GROWTH:
-            return _libc.mprotect(address, size, _PROT_RW) == 0
+            return _protect(address, size)
         end = min(max(end, self._accessible + _GROWTH), max(end, self._scratch))
-        if _libc.mprotect(self._accessible, end - self._accessible, _PROT_RW):
+        if not _protect(self._accessible, end - self._accessible):
             return False
         self._accessible = end
         return True
+
+
+def _protect(address: int, size: int) -> bool:
+    """Make a range readable and writable; False if the system refuses."""
+    return bool(_libc.mprotect(address, size, _PROT_RW) == 0)
 
 
 def _map(size: int, protection: int, at: int | None = None) -> int:

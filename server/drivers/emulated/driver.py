@@ -105,7 +105,7 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCa
                         queue.issued(ticket)
         except Refusal as refusal:
             code = refusal.code
-        return code, memoryview(target)
+        return code, target.data
 
     def enqueue_write(self, address: int, data: bytes | memoryview, stream: int) -> int:
         """Enqueue a copy of ``data`` to the device."""

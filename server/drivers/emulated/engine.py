@@ -17,7 +17,7 @@ from collections import deque
 
 import numpy as np
 
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, LinkClosed
 from outlast.server.drivers.emulated import engine_ir as ir
 from outlast.server.drivers.emulated.jit import Jit
 
@@ -25,6 +25,9 @@ RING_SIZE = 4 << 20  # bytes; a power of two
 #: Up to this many bytes are copied into the ring, so that nothing need be kept alive.
 INLINE_WRITE = 4096
 FOREVER = 1 << 62  # nanoseconds
+
+# What ends a kernel from outside.
+DEINITIALIZED, LAUNCH_TIMEOUT = 4, 702
 
 _HEAD, _TAIL, _COMPLETED = (ir.CONTROL[name] for name in ("head", "tail", "completed"))
 _FAULT = ir.CONTROL["fault"]
@@ -88,6 +91,8 @@ class Engine:
         #: Held while a command is written; objects that a command changes are changed under it.
         self.lock = threading.RLock()
         self._head = 0
+        #: How far ``_head`` may go; the engine's position is read only when it is reached.
+        self._limit = RING_SIZE
         #: Ticket of the newest command.
         self.issued = 0
         self._kept: deque[tuple[int, object]] = deque()
@@ -121,7 +126,12 @@ class Engine:
         function: int,
         worker: int,
         kernel: int,
-        geometry: tuple[int, int, int, int, int, int],
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        block_x: int,
+        block_y: int,
+        block_z: int,
         shared: int,
         dynamic: int,
         parameters: bytes | bytearray | memoryview,
@@ -132,12 +142,14 @@ class Engine:
         offset = self._reserve(size)
         _LAUNCH.pack_into(
             self._ring, offset, ir.LAUNCH, size, tag, function, worker, kernel,
-            *geometry, shared, dynamic, length, 0,
+            grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, dynamic, length, 0,
         )  # fmt: skip
         if length:
             start = offset + ir.PARAMETERS_OFFSET
             self._ring[start : start + length] = parameters
-        return self._issue()
+        self.issued = ticket = self.issued + 1
+        self._publish(self._control, self._head)
+        return ticket
 
     def copy(self, tag: int, target: int, source: int, size: int, keep: object = None) -> int:
         """Copy bytes between any two addresses; ``keep`` lives until that is done."""
@@ -192,8 +204,8 @@ class Engine:
         offset = self._head & (RING_SIZE - 1)
         room = RING_SIZE - offset
         need = size if size <= room else size + room
-        while self._head + need - self.words[_TAIL] > RING_SIZE:
-            self._wait_for_room()
+        if self._head + need > self._limit:
+            self._wait_for_room(need)
         if size > room:
             _PAD.pack_into(self._ring, offset, ir.PAD, room, 0)
             self._head += room
@@ -201,12 +213,16 @@ class Engine:
         self._head += size
         return offset
 
-    def _wait_for_room(self) -> None:
-        """Let half of the queue drain: one wake-up for many commands."""
-        completed = self.words[_COMPLETED]
-        self.wait(completed + max(1, (self.issued - completed) // 2), 60.0)
-        if self._closed:
-            raise ConfigError("the device is closed")
+    def _wait_for_room(self, need: int) -> None:
+        """Let half of the queue drain if it is full: one wake-up for many commands."""
+        while True:
+            self._limit = self.words[_TAIL] + RING_SIZE
+            if self._head + need <= self._limit:
+                return
+            if self._closed:
+                raise LinkClosed("the emulated device is closed")
+            completed = self.words[_COMPLETED]
+            self.wait(completed + max(1, (self.issued - completed) // 2), 60.0)
 
     def _issue(self) -> int:
         self.issued += 1
@@ -284,7 +300,7 @@ class Engine:
         while not self._watchdog_stop.wait(min(self._watchdog_s / 4, 1.0)):
             began = self.words[since]
             if began and time.monotonic_ns() - began > limit:
-                self.fail(702)  # LAUNCH_TIMEOUT
+                self.fail(LAUNCH_TIMEOUT)
 
     def close(self, timeout: float = 1.0) -> bool:
         """End what runs and the device thread; False if it did not end in time."""
@@ -292,13 +308,14 @@ class Engine:
             return not self._thread.is_alive()
         self._closed = True
         self._watchdog_stop.set()
-        self.fail(4)  # DEINITIALIZED
+        self.fail(DEINITIALIZED)
         self._stop(self._control)
         self._thread.join(timeout)
         if self._watchdog is not None:
             self._watchdog.join(timeout)
         ended = not self._thread.is_alive()
         if ended:
+            self.words[_FAULT] = self.words[_FAULT] or DEINITIALIZED
             self._kept.clear()
             os.close(self._descriptor)
         return ended

@@ -34,6 +34,11 @@ class Arguments:
         """Return the next value as an integer."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
+    def double(self) -> float:
+        """Return the next value as a double."""
+        value: float = struct.unpack("<d", self.take(8))[0]
+        return value
+
 
 def read_string(read: Reader, address: int) -> str:
     """Return the zero-terminated string at a device address."""
@@ -69,10 +74,10 @@ def _convert(match: re.Match[str], arguments: Arguments, read: Reader) -> str:
         precision = str(max(arguments.integer(4, True), 0))
     form = f"%{match['flags']}{width}" + (f".{precision}" if precision is not None else "")
     if kind in "eEfFgG":
-        return (form + kind) % struct.unpack("<d", arguments.take(8))[0]
+        return (form + kind) % arguments.double()
     if kind in "aA":
-        text = struct.unpack("<d", arguments.take(8))[0].hex()
-        return text.upper() if kind == "A" else str(text)
+        text = arguments.double().hex()
+        return text.upper() if kind == "A" else text
     if kind == "s":
         return (form + "s") % read_string(read, arguments.integer(8, False))
     if kind == "p":

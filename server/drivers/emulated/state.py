@@ -110,11 +110,11 @@ class DriverState:
         return device
 
     def _release(self) -> bool:
-        """End the engine and give the memory back."""
+        """End the engine and give the memory back, once."""
         ended = self.engine.close()
         if ended:
-            for device in self._devices:
-                device.arena.close()
+            while self._devices:
+                self._devices.pop().arena.close()
         return ended
 
     # -- looking up ----------------------------------------------------------

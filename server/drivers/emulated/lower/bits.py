@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outlast.server.drivers.emulated.lower.builder import B32, B64, U32, Builder
+from outlast.server.drivers.emulated.lower.builder import B32, U32, Builder
 from outlast.server.drivers.emulated.lower.registry import lowers, scalar
 from outlast.server.drivers.emulated.ptx.nodes import Immediate, Instruction
-from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 
 @lowers("and", "or", "xor", operands=3)

@@ -156,7 +156,8 @@ def call(b: Builder, ins: Instruction) -> None:
 
 
 def _system_call(b: Builder, ins: Instruction) -> None:
-    assert ins.call is not None and isinstance(ins.call.target, Symbol)
+    assert ins.call is not None
+    assert isinstance(ins.call.target, Symbol)
     if ins.call.target.name == "__assertfail":
         _fail(b, ins, 710)  # ASSERT
         return

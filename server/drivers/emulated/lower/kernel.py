@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.server.drivers.emulated import runtime
-from outlast.server.drivers.emulated.lower import bits, control, convert, integer, memory
-from outlast.server.drivers.emulated.lower import floating, selection, warp
+from outlast.server.drivers.emulated.lower import (
+    bits,
+    control,
+    convert,
+    floating,
+    integer,
+    memory,
+    selection,
+    warp,
+)
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.layout import Layout
 from outlast.server.drivers.emulated.ptx.nodes import Function, Module

@@ -127,9 +127,15 @@ def store(b: Builder, ins: Instruction) -> None:
 
 
 _ATOMICS = {
-    **{"add": ("add", "fadd"), "exch": ("xchg", "xchg"), "inc": ("uinc_wrap", "")},
-    **{"dec": ("udec_wrap", ""), "and": ("and", ""), "or": ("or", ""), "xor": ("xor", "")},
-    **{"min": ("umin", "fmin"), "max": ("umax", "fmax")},
+    "add": ("add", "fadd"),
+    "exch": ("xchg", "xchg"),
+    "inc": ("uinc_wrap", ""),
+    "dec": ("udec_wrap", ""),
+    "and": ("and", ""),
+    "or": ("or", ""),
+    "xor": ("xor", ""),
+    "min": ("umin", "fmin"),
+    "max": ("umax", "fmax"),
 }
 _ATOMIC_WORDS = f"{_SPACES} {_ORDERS} cas noftz {' '.join(_ATOMICS)}"
 

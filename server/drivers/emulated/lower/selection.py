@@ -17,9 +17,20 @@ from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 #: PTX comparison -> LLVM's for floats (ordered unless it ends with u).
 _FLOAT_CONDITIONS = {
-    **{"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"},
-    **{"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge"},
-    **{"num": "ord", "nan": "uno"},
+    "eq": "oeq",
+    "ne": "one",
+    "lt": "olt",
+    "le": "ole",
+    "gt": "ogt",
+    "ge": "oge",
+    "equ": "ueq",
+    "neu": "une",
+    "ltu": "ult",
+    "leu": "ule",
+    "gtu": "ugt",
+    "geu": "uge",
+    "num": "ord",
+    "nan": "uno",
 }
 _UNSIGNED_CONDITIONS = {"lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}
 _CONDITIONS = " ".join((*_FLOAT_CONDITIONS, *_UNSIGNED_CONDITIONS))

@@ -93,7 +93,9 @@ class OperandParser:
         if text == "generic" and self.tokens.accept("("):
             inner = self._operand()
             self.tokens.expect(")")
-            return inner
+            if not isinstance(inner, Symbol):
+                raise InvalidPtx("generic() of something that is no variable", token.line)
+            return Symbol(inner.name, inner.offset + self._plus())
         return self._symbol(unique, token.line)
 
     def _component(self, text: str) -> str:
@@ -102,10 +104,13 @@ class OperandParser:
         return head if text not in self.scope and head in self.scope else text
 
     def _symbol(self, name: str, line: int) -> Symbol:
-        offset = 0
+        if self.tokens.current.text == "[" and self.tokens.following.kind == "integer":
+            raise UnsupportedPtx("a subscript of a variable", line)
+        return Symbol(name, self._plus())
+
+    def _plus(self) -> int:
+        """Take ``+ number`` if it follows."""
         if self.tokens.current.text == "+" and self.tokens.following.kind == "integer":
             self.tokens.take()
-            offset = self.tokens.integer()
-        elif self.tokens.current.text == "[" and self.tokens.following.kind == "integer":
-            raise UnsupportedPtx("a subscript of a variable", line)
-        return Symbol(name, offset)
+            return self.tokens.integer()
+        return 0
