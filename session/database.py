@@ -111,6 +111,8 @@ def _open_sqlite(url: URL, lock_timeout: float) -> Engine:
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise ConfigError(f"the folder of the journal {path} does not exist")
+    if path.is_dir():
+        raise ConfigError(f"the journal {path} is a folder: name a file in it")
     if kind := network_file_system(path):
         logger.warning(
             "The journal %s is on a network file system (%s): SQLite loses data there. "

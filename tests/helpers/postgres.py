@@ -34,20 +34,20 @@ class PostgresServer:
         self._server.cleanup()
 
     @contextmanager
-    def database(self) -> Iterator[str]:
-        """Give the SQLAlchemy URL of a fresh database, and drop it afterwards."""
+    def database(self, template: str = "template1") -> Iterator[str]:
+        """Give the SQLAlchemy URL of a copy of a database, and drop it afterwards."""
         self._databases += 1
         name = f"test_{self._databases}"
-        self._run("CREATE DATABASE {}", name)
+        self._run("CREATE DATABASE {} TEMPLATE {}", name, template)
         try:
             url: str = self._server.get_uri(database=name)
             yield url.replace("postgresql:", "postgresql+psycopg:", 1)
         finally:
             self._run("DROP DATABASE {} WITH (FORCE)", name)
 
-    def _run(self, statement: LiteralString, name: str = "") -> None:
+    def _run(self, statement: LiteralString, *names: str) -> None:
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from outlast.session.models import Base
 from outlast.session.store import Store
 
 SERVERS = 5
-DEADLINE = 20.0  # seconds
+DEADLINE = 45.0  # seconds
 
 
 @pytest.fixture

@@ -42,13 +42,13 @@ def test_creating_a_session_that_another_incarnation_has_is_refused(store):
     assert store.session("train").incarnation == INCARNATION
 
 
-def test_of_two_creators_at_once_one_gets_the_session(store, journal_url, clock):
+def test_of_two_creators_at_once_one_gets_the_session(store, upgraded_url, clock):
     register(store, "a", "b")
     outcomes: dict[str, object] = {}
     together = threading.Barrier(2)
 
     def race(server_id: str, incarnation: bytes) -> None:
-        mine = Store.open(journal_url)
+        mine = Store.open(upgraded_url)
         mine.clock = clock
         together.wait()
         try:

@@ -12,8 +12,6 @@ from helpers.journal import create, journal_process
 from sqlalchemy import select
 
 from outlast.errors import JournalUnavailable
-from outlast.migrations import upgrade
-from outlast.session.database import open_engine
 from outlast.session.models import allocations, handles
 from outlast.session.store import Store
 
@@ -65,15 +63,13 @@ def admin_reads(store: Store, sessions: list[str]) -> None:
         assert [row.created_seq for row in rows] == list(range(1, len(rows) + 1))
 
 
-def test_writers_and_a_reader_share_a_journal_and_one_may_be_killed(journal_url):
-    engine = open_engine(journal_url)
-    upgrade(engine)
-    store = Store(engine)
+def test_writers_and_a_reader_share_a_journal_and_one_may_be_killed(upgraded_url):
+    store = Store.open(upgraded_url)
     sessions = [f"session-{index}" for index in range(WRITERS)]
     tokens = [create(store, session_id) for session_id in sessions]
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(journal_process("write", journal_url, session_id, token))
+            stack.enter_context(journal_process("write", upgraded_url, session_id, token))
             for session_id, token in zip(sessions, tokens, strict=True)
         ]
         acknowledged = Acknowledgements(writers)
@@ -102,11 +98,10 @@ def test_writers_and_a_reader_share_a_journal_and_one_may_be_killed(journal_url)
     store.close()
 
 
-def test_a_journal_locked_for_too_long_is_unavailable_and_says_so(journal_url):
-    holder = Store.open(journal_url)
-    upgrade(holder.engine)
+def test_a_journal_locked_for_too_long_is_unavailable_and_says_so(upgraded_url):
+    holder = Store.open(upgraded_url)
     create(holder)
-    waiting = Store.open(journal_url, lock_timeout=0.3)
+    waiting = Store.open(upgraded_url, lock_timeout=0.3)
     with holder.engine.begin() as connection:
         connection.execute(handles.delete())
         connection.exec_driver_sql("UPDATE sessions SET token = token")
@@ -121,11 +116,10 @@ def test_a_journal_locked_for_too_long_is_unavailable_and_says_so(journal_url):
     holder.close()
 
 
-def test_readers_do_not_wait_for_a_writer(journal_url):
-    holder = Store.open(journal_url)
-    upgrade(holder.engine)
+def test_readers_do_not_wait_for_a_writer(upgraded_url):
+    holder = Store.open(upgraded_url)
     token = create(holder)
-    reader = Store.open(journal_url, lock_timeout=0.3)
+    reader = Store.open(upgraded_url, lock_timeout=0.3)
     with holder.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sessions SET state = 'parked'")
         assert reader.session("train").token == token

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.journal import INCARNATION, create, register
@@ -44,6 +45,18 @@ def test_a_url_that_cannot_be_used_is_a_setting_error_without_the_password(url):
     with pytest.raises(ConfigError) as caught:
         Store.open(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_folder_is_no_journal(tmp_path):
+    with pytest.raises(ConfigError, match="is a folder"):
+        Store.open(f"sqlite:///{tmp_path}")
+
+
+def test_a_store_that_one_thread_opened_is_used_by_another(store):
+    token = create(store)
+    with ThreadPoolExecutor(1) as database_thread:
+        row = database_thread.submit(store.attach, "train", token, INCARNATION).result()
+    assert row == store.session("train")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +133,7 @@ def test_a_journal_without_its_tables_says_so(journal_url):
     store.close()
 
 
-def test_a_read_only_journal_is_unavailable_for_writes_and_readable(journal_url):
-    store = Store.open(journal_url)
-    upgrade(store.engine)
+def test_a_read_only_journal_is_unavailable_for_writes_and_readable(store):
     create(store)
     pragma = "PRAGMA query_only=ON"
     setting = "SET default_transaction_read_only = on"
@@ -133,7 +144,6 @@ def test_a_read_only_journal_is_unavailable_for_writes_and_readable(journal_url)
     with pytest.raises(JournalUnavailable, match=r"read-?only"):
         store.attach("train", 1, INCARNATION)
     assert store.session("train").generation == 0
-    store.close()
 
 
 def test_a_connection_that_was_cut_is_replaced_at_the_next_call(postgres_server):

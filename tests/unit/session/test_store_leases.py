@@ -10,9 +10,7 @@ import pytest
 from helpers.journal import TTL, create, journal_process, register
 
 from outlast.errors import LeaseLost, SessionBusy
-from outlast.migrations import upgrade
 from outlast.session import leases
-from outlast.session.database import open_engine
 from outlast.session.leases import HostClock
 from outlast.session.rows import ServerState
 from outlast.session.store import Store
@@ -84,9 +82,8 @@ def test_a_lease_measured_on_another_clock_has_ended(store, clock):
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])
-def test_moving_the_time_of_day_neither_ends_nor_extends_a_lease(journal_url, monkeypatch, jump):
-    store = Store.open(journal_url)
-    upgrade(store.engine)
+def test_moving_the_time_of_day_neither_ends_nor_extends_a_lease(upgraded_url, monkeypatch, jump):
+    store = Store.open(upgraded_url)
     create(store)
     register(store, "b", ttl=0.5)
     moved = time.time() + jump.total_seconds()
@@ -97,9 +94,8 @@ def test_moving_the_time_of_day_neither_ends_nor_extends_a_lease(journal_url, mo
     store.close()
 
 
-def test_the_default_clock_runs_at_the_speed_of_seconds(journal_url):
-    store = Store.open(journal_url)
-    upgrade(store.engine)
+def test_the_default_clock_runs_at_the_speed_of_seconds(upgraded_url):
+    store = Store.open(upgraded_url)
     register(store, "a", ttl=5.0)
     begun = time.monotonic()
     first = store.servers()[0].lease_left
@@ -140,9 +136,7 @@ def kill_a_server_and_claim(url: str, store: Store, rounds: int, ttl: float) -> 
 
 
 def killed_servers_leave_nothing_locked(url: str, rounds: int) -> None:
-    engine = open_engine(url)
-    upgrade(engine)
-    store = Store(engine)
+    store = Store.open(url)
     for name in ("one", "two", "three"):
         create(store, name)
     store.release_server("a")
@@ -151,11 +145,11 @@ def killed_servers_leave_nothing_locked(url: str, rounds: int) -> None:
     store.close()
 
 
-def test_a_killed_server_leaves_its_sessions_to_the_next_within_its_lease(journal_url):
-    killed_servers_leave_nothing_locked(journal_url, rounds=3)
+def test_a_killed_server_leaves_its_sessions_to_the_next_within_its_lease(upgraded_url):
+    killed_servers_leave_nothing_locked(upgraded_url, rounds=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_two_hundred_killed_servers_leave_their_sessions_to_the_next(journal_url):
-    killed_servers_leave_nothing_locked(journal_url, rounds=200)
+def test_two_hundred_killed_servers_leave_their_sessions_to_the_next(upgraded_url):
+    killed_servers_leave_nothing_locked(upgraded_url, rounds=200)
