@@ -6,9 +6,6 @@ while it executes; so the pulse thread gets it exactly when a call takes long.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import threading
 import time
 from collections import deque
@@ -16,36 +13,41 @@ from typing import Any
 
 import zmq
 
+from outlast.server.drivers.base import Driver
 from outlast.session import wire
 from outlast.session.schema import MAX_FRAME, Kind
 
 #: A message may have many payload frames of `MAX_FRAME` bytes, each checked on its own.
 MAX_MESSAGE = MAX_FRAME + (64 << 10)
-#: Messages taken from the socket before the executor gets its turn.
+#: Messages read ahead of the executor.
 READ_BURST = 256
 #: Messages libzmq may queue for one peer; more wait in our own, bounded queue.
 SEND_QUEUE = 64
 #: How soon a full queue is tried again.
 RETRY = 0.005  # seconds
+#: Longest blocking receive.
+SLICE = 0.25  # seconds
+#: Routing id of our own wake-up messages.
+WAKER = b"wake"
 
 
 class DataLink:
-    """ROUTER socket, wake-up pair and liveness of peers.
+    """ROUTER socket, wake-up calls and liveness of peers.
 
     Parameters
     ----------
-    device_fd : int
-        Becomes readable when device work that somebody waits for is done.
+    driver : Driver
+        Its descriptor becomes readable when device work that somebody waits for is done.
     heartbeat, timeout : float
         Seconds of silence after which a peer is pinged, and given up.
     """
 
-    def __init__(self, device_fd: int, heartbeat: float, timeout: float) -> None:
+    def __init__(self, driver: Driver, heartbeat: float, timeout: float) -> None:
         self.heartbeat = heartbeat
         self.timeout = timeout
         #: Messages read and not yet handled: (peer, frames).
         self.messages: deque[tuple[bytes, list[bytes]]] = deque()
-        self._device_fd = device_fd
+        self._driver = driver
         self._lock = threading.Lock()
         self._heard: dict[bytes, float] = {}
         self._context = zmq.Context()
@@ -54,35 +56,48 @@ class DataLink:
         self._socket.router_mandatory = 1
         self._socket.maxmsgsize = MAX_MESSAGE
         self._socket.sndhwm = SEND_QUEUE
+        self._socket.rcvtimeo = int(min(SLICE, heartbeat) * 1000)
+        self._socket.bind("inproc://wake")
+        # First, so that no client can take its routing id.
+        self._waker = self._context.socket(zmq.DEALER)
+        self._waker.linger = 0
+        self._waker.routing_id = WAKER
+        self._waker.connect("inproc://wake")
+        self._wake_lock = threading.Lock()
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoints = [f"tcp://127.0.0.1:{port}"]
-        self._waker, self._wakee = socket.socketpair()
-        self._waker.setblocking(False)
-        self._wakee.setblocking(False)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wakee, zmq.POLLIN)
-        self._poller.register(device_fd, zmq.POLLIN)
+        self._poller.register(driver.fileno(), zmq.POLLIN)
         #: What a peer's full queue has not taken yet; the reply cache bounds it.
         self._backlog: deque[tuple[bytes, list[Any]]] = deque()
 
-    # -- main thread ---------------------------------------------------------------------------
+    # -- main thread ----------------------------------------------------------------------------
 
-    def receive(self, timeout: float) -> None:
-        """Wait for anything to happen, at most ``timeout`` seconds, and read what there is."""
+    def receive(self, timeout: float, device: bool) -> None:
+        """Wait for something to happen, and read what there is.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait at most; 0 does not wait.
+        device : bool
+            Somebody waits for device work: its end counts too.
+        """
         with self._lock:
             if self._backlog:
                 self._retry()
-                timeout = min(timeout, RETRY)
-            self._read()
-            if not self.messages:
-                events = dict(self._poller.poll(int(timeout * 1000)))
-                if self._wakee.fileno() in events:
-                    self._drain_wakee()
-                if self._device_fd in events:
-                    os.read(self._device_fd, 8)
-                if self._socket in events:
-                    self._read()
+            if not timeout or self._backlog or device:
+                self._poll(min(timeout, RETRY) if self._backlog else timeout)
+            elif not self._take(0):
+                return
+            while len(self.messages) < READ_BURST and self.pending:
+                self._take(zmq.NOBLOCK)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a message can be read at once."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore
 
     def send(self, peer: bytes, frames: list[Any]) -> bool:
         """Send to a peer without ever blocking; False if it is gone.
@@ -105,19 +120,20 @@ class DataLink:
         """Return whether a peer has been silent for so long that it counts as gone."""
         return self.silence(peer) > self.timeout
 
-    # -- any thread ----------------------------------------------------------------------------
+    # -- any thread -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Make `receive` return."""
-        with contextlib.suppress(BlockingIOError):  # full: it is awake already
-            self._waker.send(b"\0")
+        with self._wake_lock:
+            self._waker.send(b"", zmq.NOBLOCK)
 
     def stand_in(self, generation: int, busy_seq: int, busy_for: float) -> None:
         """Answer heartbeats for the main thread if it is in a call; else do nothing."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._read()
+            while len(self.messages) < READ_BURST and self.pending:
+                self._take(zmq.NOBLOCK)
             for peer in list(self._heard):
                 pong = wire.pack_message(
                     Kind.PONG,
@@ -131,26 +147,30 @@ class DataLink:
             self._lock.release()
 
     def close(self) -> None:
-        """Close the socket; unsent messages are dropped."""
-        with self._lock:
+        """Close the sockets; unsent messages are dropped."""
+        with self._lock, self._wake_lock:
             self._socket.close(0)
+            self._waker.close(0)
             self._context.term()
-            self._waker.close()
-            self._wakee.close()
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- inside ---------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        for _ in range(READ_BURST):
-            if len(self.messages) > READ_BURST:
-                return
-            try:
-                peer, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if peer in self._heard:
-                self._heard[peer] = time.monotonic()
+    def _poll(self, timeout: float) -> None:
+        events = dict(self._poller.poll(int(timeout * 1000)))
+        if self._driver.fileno() in events:
+            self._driver.drain()
+
+    def _take(self, flags: int) -> bool:
+        """Read one message; return False if there is none."""
+        try:
+            peer, *frames = self._socket.recv_multipart(flags)
+        except zmq.Again:
+            return False
+        if peer in self._heard:
+            self._heard[peer] = time.monotonic()
+        if peer != WAKER:
             self.messages.append((peer, frames))
+        return True
 
     def _send(self, peer: bytes, frames: list[Any]) -> bool:
         if self._backlog:
@@ -168,7 +188,3 @@ class DataLink:
         backlog, self._backlog = self._backlog, deque()
         for peer, frames in backlog:
             self._send(peer, frames)
-
-    def _drain_wakee(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wakee.recv(4096)

@@ -91,6 +91,7 @@ class Executor:
         #: (seq, monotonic start) of a call that may take long, for the pulse thread.
         self.in_call: tuple[int, float] | None = None
         self.waits: list[Wait] = []
+        self._watched = 0
         self.seq = 0
         self.context = 0
         self._imposed: tuple[Any, ...] | None = None
@@ -154,7 +155,15 @@ class Executor:
             self.host.reply(Reply(wait.kind, wait.number, self.poisoned, 0, data))
         self.waits = left
         if left:
-            self.driver.watch(min(wait.ticket for wait in left))
+            ticket = min(wait.ticket for wait in left)
+            if ticket != self._watched:
+                self._watched = ticket
+                self.driver.watch(ticket)
+
+    def linger(self, timeout: float) -> None:
+        """Give the first wait a moment, and answer it if it is done by then."""
+        if self.driver.wait(min(wait.ticket for wait in self.waits), timeout):
+            self.settle()
 
     def idle(self, timeout: float) -> bool:
         """Wait until the device has done everything, and settle; False after ``timeout``."""

@@ -54,6 +54,8 @@ LEASE_MARGIN = 2.0  # seconds
 PULSE = 0.25  # seconds
 #: Untold calls after which the client is told even while more arrive.
 TELL_CALLS = 1024
+#: How long device work that somebody waits for is waited for before anything else.
+SHORT_WAIT = 200e-6  # seconds
 CALLS_KIND = bytes([Kind.CALLS])
 
 
@@ -122,7 +124,7 @@ class Worker:
         self._executor = Executor(self._driver, self._host, self._page)
         provider = open_provider(start["provider"], Path(start["state_dir"]))
         self._checkpointer = Checkpointer(provider, self._executor)
-        self._link = DataLink(self._driver.fileno(), start["heartbeat"], start["timeout"])
+        self._link = DataLink(self._driver, start["heartbeat"], start["timeout"])
         self._epochs = EpochKeeper(
             Identity(start["session"], bytes.fromhex(start["incarnation"]), start["token"]),
             self._host,
@@ -181,7 +183,7 @@ class Worker:
 
     def _step(self) -> None:
         link, executor = self._link, self._executor
-        link.receive(self._timeout())
+        link.receive(self._timeout(), device=bool(executor.waits))
         while self._inbox:
             self._on_control(self._inbox.popleft())
         while (item := self._next_message()) is not None and not self._stop:
@@ -190,7 +192,10 @@ class Worker:
                 executor.settle()
                 self._flush(idle=True)
         executor.settle()
-        self._flush(idle=True)
+        if executor.waits and not link.pending:
+            # Short kernels are over before a poll would have begun.
+            executor.linger(SHORT_WAIT)
+        self._flush(idle=not link.pending)
         self._housekeeping()
 
     def _next_message(self) -> tuple[bytes, list[bytes]] | None:
@@ -264,6 +269,9 @@ class Worker:
                 return
             if message.kind is Kind.REFUSED:
                 return
+            if message.kind is Kind.PING and not message["generation"]:
+                self._pong(peer, message)  # asked before its WELCOME came, through the relay
+                return
             host.check(peer, message.fields.get("generation", 0))
             self._on_message(peer, message)
         except (ProtocolError, AuthenticationFailed) as error:
@@ -285,25 +293,26 @@ class Worker:
             if not self._may_act():
                 raise SessionFenced("the lease of this server is over: say HELLO again")
             skip = host.admit(message["first_seq"], message["count"])
-            if not message.frames:
-                raise ProtocolError("a batch without its call stream")
             stream, *payloads = message.frames
             self._executor.run(message["first_seq"], skip, stream, payloads)
         elif kind is Kind.PING:
-            pong = wire.pack_message(
-                Kind.PONG,
-                generation=host.generation,
-                stamp=message["stamp"],
-                busy_seq=0,
-                busy_for=0.0,
-            )
-            self._link.send(peer, [pong])
+            self._pong(peer, message)
         elif kind is Kind.ACK:
             host.acknowledge_message(message)
         elif kind is Kind.EPOCH_REQUEST:
             self._epochs.requested = True
         elif kind is Kind.BYE:
             self._on_bye(message)
+
+    def _pong(self, peer: bytes, ping: Message) -> None:
+        pong = wire.pack_message(
+            Kind.PONG,
+            generation=ping["generation"],
+            stamp=ping["stamp"],
+            busy_seq=0,
+            busy_for=0.0,
+        )
+        self._link.send(peer, [pong])
 
     def _on_bye(self, message: Message) -> None:
         self._lost("it said good-bye")

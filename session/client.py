@@ -16,6 +16,7 @@ from outlast.errors import OutlastError, ProtocolError, SessionLost
 from outlast.session import wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
+from outlast.session.deferred import LandedFailures
 from outlast.session.pending import Pending, Query
 from outlast.session.schema import (
     HANDLE_FIRST,
@@ -104,7 +105,9 @@ class ClientSession:
         self._replay_until = 0
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0
-        self._landed_deferred: set[int] = set()
+        self._landed_deferred = LandedFailures()
+        #: Seq of the epoch that was adopted: calls up to it are another client's.
+        self._base = 0
         self._ack_due = False
 
     # -- the program's side --------------------------------------------------------------------
@@ -212,7 +215,15 @@ class ClientSession:
         )
 
     def attach(self, generation: int, secret: bytes) -> bytes:
-        """Return the ATTACH for a granted generation."""
+        """Return the ATTACH for a granted generation.
+
+        Raises
+        ------
+        ProtocolError
+            A later attachment has been granted before.
+        """
+        if self.attachments and generation <= self.generation:
+            raise ProtocolError(f"generation {generation} comes after {self.generation}")
         self.generation = generation
         acked, ranges = self._acks()
         return wire.pack_message(
@@ -222,7 +233,7 @@ class ClientSession:
             replay_to=self._replay_until,
             acked=acked,
             ranges=ranges,
-            deferred=sorted(self._landed_deferred)[: wire.MAX_LIST],
+            deferred=self._landed_deferred.tell_all(self.next_seq - 1),
         )
 
     def attached(self, message: Message) -> None:
@@ -232,7 +243,11 @@ class ClientSession:
         ------
         SessionLost
             The worker's state lies before everything the log still has.
+        ProtocolError
+            It answers another attachment.
         """
+        if message["generation"] != self.generation:
+            raise ProtocolError(f"generation {message['generation']} was not asked for")
         applied: int = message["applied"]
         if self.intent is Intent.ADOPT:
             self._start_after(applied, message["inventory"])
@@ -285,7 +300,8 @@ class ClientSession:
             if isinstance(item, Query):
                 self._unsent.popleft()
                 queries = item.records + self._following_queries()
-                out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked), queries])
+                first = wire.pack_calls(self.generation, self.next_seq, 0, acked, queries)
+                out.append([first])
                 continue
             if self._in_flight_bytes and (
                 self._in_flight_bytes + item.size > self.window
@@ -309,9 +325,8 @@ class ClientSession:
             return  # from a fenced worker or an older attachment: waste, not damage
         if message.kind is Kind.REPLIES:
             self._note_applied(message["applied"])
-            if message.frames:
-                for reply in wire.iter_replies(bytes(message.frames[0]), message.frames[1:]):
-                    self._land(reply)
+            for reply in wire.iter_replies(message.frames[0], message.frames[1:]):
+                self._land(reply)
         elif message.kind is Kind.EPOCH and not message["error"]:
             self._truncate(message["recoverable"])
 
@@ -319,14 +334,15 @@ class ClientSession:
         """Return an ACK if something landed that no batch header has told, else None."""
         if not self._ack_due or self.phase is not Phase.ATTACHED:
             return None
-        self._ack_due = False
         acked, ranges = self._acks()
+        deferred = self._landed_deferred.tell(self.next_seq - 1)
+        self._ack_due = self._landed_deferred.untold
         return wire.pack_message(
             Kind.ACK,
             generation=self.generation,
             acked=acked,
             ranges=ranges,
-            deferred=sorted(self._landed_deferred)[-wire.MAX_LIST :],
+            deferred=deferred,
         )
 
     # -- inside --------------------------------------------------------------------------------
@@ -363,8 +379,8 @@ class ClientSession:
         stream = parts[0] + self._following_queries()
         self._in_flight.append((batch.last_seq, batch.size))
         self._in_flight_bytes += batch.size
-        header = wire.pack_calls(self.generation, batch.first_seq, batch.count, acked)
-        return [header, stream, *parts[1:]]
+        first = wire.pack_calls(self.generation, batch.first_seq, batch.count, acked, stream)
+        return [first, *parts[1:]]
 
     def _note_applied(self, applied: int) -> None:
         if applied > self.applied:
@@ -384,9 +400,15 @@ class ClientSession:
             if pending is not None:
                 self.log.record(reply.number, Outcome(reply.result, reply.value))
                 self._settle(pending, reply)
-        elif reply.number not in self._landed_deferred:
-            self._ack_due = True
-            self._landed_deferred.add(reply.number)
+        else:
+            self._land_failure(reply)
+
+    def _land_failure(self, reply: Reply) -> None:
+        """Take in a late failure; a repeat was not acknowledged in time and is again."""
+        repeat = reply.number in self._landed_deferred
+        self._ack_due = True
+        self._landed_deferred.add(reply.number)
+        if not repeat and reply.number > self._base:
             self.log.record(reply.number, Outcome(reply.result, reply.value))
             if is_sticky(reply.result):
                 self.sticky = self.sticky or reply.result
@@ -415,7 +437,7 @@ class ClientSession:
         if recoverable > self.recoverable:
             self.recoverable = recoverable
             self.log.truncate(recoverable)
-            self._landed_deferred = {s for s in self._landed_deferred if s >= self.log.head}
+            self._landed_deferred.forget(recoverable)
 
     def _requeue(self, applied: int) -> None:
         """Queue everything behind ``applied``, queries at their places in the order."""
@@ -433,6 +455,7 @@ class ClientSession:
 
     def _start_after(self, applied: int, inventory: dict[str, Any]) -> None:
         """Begin a fresh log at the epoch that adoption took."""
+        self._base = applied
         self.next_seq = applied + 1
         self._open_first = applied + 1
         self.log.head = applied + 1

@@ -225,8 +225,7 @@ class HostSession:
                 payloads.append(payload)
                 size += len(payload)
         self._told_applied = self.applied
-        header = wire.pack_replies(self.generation, self.applied)
-        return [header, b"".join(records), *payloads]
+        return [wire.pack_replies(self.generation, self.applied, b"".join(records)), *payloads]
 
     @property
     def untold(self) -> int:

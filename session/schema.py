@@ -355,14 +355,14 @@ MESSAGES: dict[Kind, MessageSpec] = {
             "client",
             "generation:u64 first_seq:u64 count:u32 acked:u64",
             "A batch. `count` sequenced records begin at `first_seq`; 0 with queries alone.",
-            "call stream, payload ...",
+            "call stream in the same frame, then payload ...",
         ),
         _message(
             Kind.REPLIES,
             "worker",
             "generation:u64 applied:u64",
             "Replies, and the last seq issued to the device.",
-            "reply stream, payload ...",
+            "reply stream in the same frame, then payload ...",
         ),
         _message(Kind.PING, "client, worker", "generation:u64 stamp:u64", "Are you there?"),
         _message(

@@ -60,7 +60,11 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One parsed message: its kind, its header fields and the frames behind the header."""
+    """One parsed message: its kind, its header fields, and what follows them.
+
+    `frames` are a CALLS' or REPLIES' stream (which travels behind the header in the first
+    frame), then payload frames.
+    """
 
     kind: Kind
     fields: dict[str, Any]
@@ -160,6 +164,9 @@ _PREFIXES = {kind: PREFIX.pack(MAGIC, PROTOCOL_VERSION, kind) for kind in Kind}
 #: The two headers of the hot path, prefix included.
 CALLS_HEADER = struct.Struct("<2sBBQQIQ")
 REPLIES_HEADER = struct.Struct("<2sBBQQ")
+_CALLS, _REPLIES = int(Kind.CALLS), int(Kind.REPLIES)
+#: Length of the header of the two kinds whose stream follows it in the same frame.
+_STREAMED = {_CALLS: CALLS_HEADER.size, _REPLIES: REPLIES_HEADER.size}
 
 
 def pack_message(kind: Kind, **fields: Any) -> bytes:
@@ -176,16 +183,19 @@ def pack_message(kind: Kind, **fields: Any) -> bytes:
     return _PREFIXES[kind] + layout.pack([fields[name] for name in layout.names])
 
 
-def pack_calls(generation: int, first_seq: int, count: int, acked: int) -> bytes:
-    """Return the header frame of a CALLS message (hot path)."""
-    return CALLS_HEADER.pack(
-        MAGIC, PROTOCOL_VERSION, Kind.CALLS, generation, first_seq, count, acked
+def pack_calls(
+    generation: int, first_seq: int, count: int, acked: int, stream: bytes = b""
+) -> bytes:
+    """Return the first frame of a CALLS message: header and call stream (hot path)."""
+    return (
+        CALLS_HEADER.pack(MAGIC, PROTOCOL_VERSION, _CALLS, generation, first_seq, count, acked)
+        + stream
     )
 
 
-def pack_replies(generation: int, applied: int) -> bytes:
-    """Return the header frame of a REPLIES message (hot path)."""
-    return REPLIES_HEADER.pack(MAGIC, PROTOCOL_VERSION, Kind.REPLIES, generation, applied)
+def pack_replies(generation: int, applied: int, stream: bytes = b"") -> bytes:
+    """Return the first frame of a REPLIES message: header and reply stream (hot path)."""
+    return REPLIES_HEADER.pack(MAGIC, PROTOCOL_VERSION, _REPLIES, generation, applied) + stream
 
 
 def parse_message(frames: Sequence[Any]) -> Message:
@@ -214,7 +224,10 @@ def parse_message(frames: Sequence[Any]) -> Message:
     if header[2] != PROTOCOL_VERSION and kind not in (Kind.HELLO, Kind.REFUSED):
         raise ProtocolError(f"protocol version {header[2]}, this side speaks {PROTOCOL_VERSION}")
     fields = _LAYOUTS[kind].parse(header, PREFIX.size)
-    return Message(kind, fields, tuple(frames[1:]))
+    end = _STREAMED.get(kind)
+    if end is None:
+        return Message(kind, fields, tuple(frames[1:]))
+    return Message(kind, fields, (memoryview(header)[end:], *frames[1:]))
 
 
 # -- call records ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from outlast.errors import (
     OutlastError,
     ProtocolError,
     ServerUnreachable,
+    SessionFenced,
     by_code,
 )
 from outlast.session import wire
@@ -97,7 +98,12 @@ class Handshake:
         with self.mutex:
             frame = self.session.attach(welcome["generation"], welcome["secret"])
         data.send([frame])
-        attached = self._await(data, Kind.ATTACHED, deadline, "ATTACH")
+        try:
+            attached = self._await(data, Kind.ATTACHED, deadline, "ATTACH")
+        except SessionFenced as error:
+            # This attachment came too late; whether the session is over, HELLO tells.
+            error.retryable = True  # type: ignore[misc]
+            raise
         with self.mutex:
             self.session.attached(attached)
 
@@ -106,9 +112,11 @@ class Handshake:
         asked = time.monotonic()
         while not self.stop.is_set():
             messages, standing = transport.poll(0.1)
-            for frames in messages:
+            for index, frames in enumerate(messages):
                 message = wire.parse_message(frames)
                 if message.kind is kind:
+                    # Replies may be right behind it: they belong to the link.
+                    transport.unread(messages[index + 1 :])
                     return message
                 if message.kind is Kind.REFUSED:
                     raise refusal(message)

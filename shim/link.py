@@ -87,6 +87,7 @@ class SessionLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._local = threading.local()
         self._threads = itertools.count(1)
+        self._program_threads = 0
         self._handles = HandleAllocator()
         self._thread: threading.Thread | None = None
 
@@ -243,6 +244,7 @@ class SessionLink:
         number = getattr(self._local, "number", 0)
         if not number:
             number = self._local.number = next(self._threads)
+            self._program_threads = number
         self._local.bind = wire.pack_record(Op.BIND, number, context)
 
     def take_deferred(self, context: int) -> int:
@@ -329,10 +331,14 @@ class SessionLink:
     def _pump(self, transport: Transport, timeout: float) -> None:
         """Send, wait and receive once; the mutex is free while this thread waits."""
         self._send_all(transport)
+        if self._transport is not transport:
+            return  # sending showed that the connection is gone
         self._polling = True
         self._mutex.release()
         try:
-            messages, standing = transport.poll(timeout)
+            # A program of one thread needs no interruption while it waits.
+            alone = timeout and self._program_threads == 1
+            messages, standing = transport.receive() if alone else transport.poll(timeout)
         finally:
             self._mutex.acquire()
             self._polling = False

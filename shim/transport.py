@@ -19,6 +19,8 @@ from outlast.session.schema import MAX_FRAME
 
 #: Frames are at most 1 MiB; a header may hold a device table.
 MAX_MESSAGE = 8 << 20
+#: Longest blocking receive: how soon a broken connection is noticed.
+SLICE = 0.05  # seconds
 #: Messages read before their handling gets its turn.
 BURST = 256
 
@@ -42,6 +44,7 @@ class Transport:
         self.last_sent = self.last_heard
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
+        self._socket.rcvtimeo = int(SLICE * 1000)
         self._socket.reconnect_ivl = -1
         self._socket.maxmsgsize = MAX_MESSAGE
         self._socket.ipv6 = int("[" in endpoint)
@@ -53,6 +56,7 @@ class Transport:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(self._wakee, zmq.POLLIN)
+        self._unread: list[list[bytes]] = []
         self._socket.connect(endpoint)
 
     def send(self, frames: Sequence[Any]) -> bool:
@@ -64,13 +68,28 @@ class Transport:
         self.last_sent = time.monotonic()
         return True
 
-    def poll(self, timeout: float) -> tuple[list[list[bytes]], bool]:
-        """Wait for messages.
+    def receive(self) -> tuple[list[list[bytes]], bool]:
+        """Wait for a message, at most `SLICE`, deaf to `wake`.
 
-        Parameters
-        ----------
-        timeout : float
-            Seconds to wait at most; 0 does not wait.
+        Blocking in the receive itself saves 20 us a round trip against polling; it is for a
+        thread that no other thread has to interrupt.
+
+        Returns
+        -------
+        tuple
+            The messages, and whether the connection still stands.
+        """
+        if self._unread:
+            return self._read(), True
+        try:
+            messages = [self._socket.recv_multipart()]
+        except zmq.Again:
+            return [], not self._broken()
+        self.last_heard = time.monotonic()
+        return messages, True
+
+    def poll(self, timeout: float) -> tuple[list[list[bytes]], bool]:
+        """Wait for messages or `wake`, at most ``timeout`` seconds; 0 does not wait.
 
         Returns
         -------
@@ -86,9 +105,12 @@ class Transport:
                 self._wakee.recv(4096)
         messages = self._read()
         if self._monitor in events and not messages:
-            recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            return self._read(), False
+            return self._read(), not self._broken()
         return messages, True
+
+    def unread(self, messages: list[list[bytes]]) -> None:
+        """Have the next receive return these messages first: they came with another one."""
+        self._unread = messages
 
     def wake(self) -> None:
         """Make a `poll` under way return (from any thread)."""
@@ -103,8 +125,15 @@ class Transport:
         self._waker.close()
         self._wakee.close()
 
+    def _broken(self) -> bool:
+        """Return whether the monitor says that the connection is gone."""
+        if not self._monitor.poll(0):
+            return False
+        recv_monitor_message(self._monitor, zmq.NOBLOCK)
+        return True
+
     def _read(self) -> list[list[bytes]]:
-        messages: list[list[bytes]] = []
+        messages, self._unread = self._unread, []
         try:
             while len(messages) < BURST:
                 messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
