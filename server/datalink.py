@@ -47,6 +47,8 @@ class DataLink:
         self.timeout = timeout
         #: Messages read and not yet handled: (peer, frames).
         self.messages: deque[tuple[bytes, list[bytes]]] = deque()
+        #: More could be read when last looked.
+        self.more = False
         self._driver = driver
         self._lock = threading.Lock()
         self._heard: dict[bytes, float] = {}
@@ -89,14 +91,17 @@ class DataLink:
                 self._retry()
             if not timeout or self._backlog or device:
                 self._poll(min(timeout, RETRY) if self._backlog else timeout)
-            elif not self._take(0):
-                return
-            while len(self.messages) < READ_BURST and self.pending:
-                self._take(zmq.NOBLOCK)
+            else:
+                self._take(0)
+            self._read_ahead()
 
-    @property
-    def pending(self) -> bool:
-        """Whether a message can be read at once."""
+    def _read_ahead(self) -> None:
+        self.more = self._readable()
+        while self.more and len(self.messages) < READ_BURST:
+            self._take(zmq.NOBLOCK)
+            self.more = self._readable()
+
+    def _readable(self) -> bool:
         return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore
 
     def send(self, peer: bytes, frames: list[Any]) -> bool:
@@ -132,8 +137,7 @@ class DataLink:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            while len(self.messages) < READ_BURST and self.pending:
-                self._take(zmq.NOBLOCK)
+            self._read_ahead()
             for peer in list(self._heard):
                 pong = wire.pack_message(
                     Kind.PONG,
@@ -177,7 +181,11 @@ class DataLink:
             self._backlog.append((peer, frames))
             return True
         try:
-            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+            self._socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            if len(frames) == 1:
+                self._socket.send(frames[0])
+            else:
+                self._socket.send_multipart(frames, copy=False)
         except zmq.Again:
             self._backlog.append((peer, frames))
         except zmq.ZMQError:

@@ -54,6 +54,8 @@ LEASE_MARGIN = 2.0  # seconds
 PULSE = 0.25  # seconds
 #: Untold calls after which the client is told even while more arrive.
 TELL_CALLS = 1024
+#: How often the worker looks for silence and for epochs that are due.
+CHORES_INTERVAL = 0.02  # seconds
 #: How long device work that somebody waits for is waited for before anything else.
 SHORT_WAIT = 200e-6  # seconds
 CALLS_KIND = bytes([Kind.CALLS])
@@ -75,6 +77,7 @@ class Worker:
         self._page = memoryview(issued).cast("Q")
         self._inbox: deque[Json] = deque()
         self._stop = False
+        self._chores_at = 0.0
         self._exit_code = 0
         self._host = HostSession()
         self._valid_until = float("inf")
@@ -192,11 +195,14 @@ class Worker:
                 executor.settle()
                 self._flush(idle=True)
         executor.settle()
-        if executor.waits and not link.pending:
+        if executor.waits and not link.more:
             # Short kernels are over before a poll would have begun.
             executor.linger(SHORT_WAIT)
-        self._flush(idle=not link.pending)
-        self._housekeeping()
+        self._flush(idle=not link.more)
+        now = time.monotonic()
+        if now >= self._chores_at or self._epochs.has_news or self._farewell.waiting:
+            self._chores_at = now + CHORES_INTERVAL
+            self._housekeeping()
 
     def _next_message(self) -> tuple[bytes, list[bytes]] | None:
         """Return the next message to handle.
@@ -260,6 +266,10 @@ class Worker:
     def _on_frames(self, peer: bytes, frames: list[bytes]) -> None:
         host = self._host
         try:
+            calls = wire.parse_calls(frames[0]) if frames else None
+            if calls is not None:
+                self._on_calls(peer, calls, frames)
+                return
             message = wire.parse_message(frames)
             if message.kind is Kind.ATTACH:
                 host.attach(peer, message)
@@ -283,19 +293,25 @@ class Worker:
         except OutlastError as error:
             self._refuse(peer, error)
 
+    def _on_calls(
+        self, peer: bytes, header: tuple[int, int, int, int], frames: list[bytes]
+    ) -> None:
+        generation, first_seq, count, acked = header
+        host = self._host
+        host.check(peer, generation)
+        host.acknowledge(acked)
+        if host.state is State.DRAINING:
+            return  # not issued: the client sends it again to whoever comes next
+        if not self._may_act():
+            raise SessionFenced("the lease of this server is over: say HELLO again")
+        skip = host.admit(first_seq, count)
+        stream = memoryview(frames[0])[wire.CALLS_HEADER.size :]
+        self._executor.run(first_seq, skip, stream, frames[1:])
+
     def _on_message(self, peer: bytes, message: Message) -> None:
         host = self._host
         kind = message.kind
-        if kind is Kind.CALLS:
-            host.acknowledge(message["acked"])
-            if host.state is State.DRAINING:
-                return  # not issued: the client sends it again to whoever comes next
-            if not self._may_act():
-                raise SessionFenced("the lease of this server is over: say HELLO again")
-            skip = host.admit(message["first_seq"], message["count"])
-            stream, *payloads = message.frames
-            self._executor.run(message["first_seq"], skip, stream, payloads)
-        elif kind is Kind.PING:
+        if kind is Kind.PING:
             self._pong(peer, message)
         elif kind is Kind.ACK:
             host.acknowledge_message(message)

@@ -324,11 +324,20 @@ class ClientSession:
         if message.fields.get("generation") != self.generation:
             return  # from a fenced worker or an older attachment: waste, not damage
         if message.kind is Kind.REPLIES:
-            self._note_applied(message["applied"])
-            for reply in wire.iter_replies(message.frames[0], message.frames[1:]):
-                self._land(reply)
+            stream, *payloads = message.frames
+            self.receive_replies(self.generation, message["applied"], stream, payloads)
         elif message.kind is Kind.EPOCH and not message["error"]:
             self._truncate(message["recoverable"])
+
+    def receive_replies(
+        self, generation: int, applied: int, stream: memoryview, payloads: Sequence[Any]
+    ) -> None:
+        """Take in a REPLIES message (hot path of `receive`)."""
+        if generation != self.generation:
+            return
+        self._note_applied(applied)
+        for reply in wire.iter_replies(stream, payloads):
+            self._land(reply)
 
     def ack(self) -> bytes | None:
         """Return an ACK if something landed that no batch header has told, else None."""

@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from outlast.errors import ProtocolError
 from outlast.session.schema import (
@@ -74,8 +74,7 @@ class Message:
         return self.fields[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Outcome of a call as it travels and as it is logged."""
 
     kind: ReplyKind
@@ -165,6 +164,7 @@ _PREFIXES = {kind: PREFIX.pack(MAGIC, PROTOCOL_VERSION, kind) for kind in Kind}
 CALLS_HEADER = struct.Struct("<2sBBQQIQ")
 REPLIES_HEADER = struct.Struct("<2sBBQQ")
 _CALLS, _REPLIES = int(Kind.CALLS), int(Kind.REPLIES)
+_CALLS_PREFIX, _REPLIES_PREFIX = _PREFIXES[Kind.CALLS], _PREFIXES[Kind.REPLIES]
 #: Length of the header of the two kinds whose stream follows it in the same frame.
 _STREAMED = {_CALLS: CALLS_HEADER.size, _REPLIES: REPLIES_HEADER.size}
 
@@ -196,6 +196,23 @@ def pack_calls(
 def pack_replies(generation: int, applied: int, stream: bytes = b"") -> bytes:
     """Return the first frame of a REPLIES message: header and reply stream (hot path)."""
     return REPLIES_HEADER.pack(MAGIC, PROTOCOL_VERSION, _REPLIES, generation, applied) + stream
+
+
+def parse_calls(frame: bytes) -> tuple[int, int, int, int] | None:
+    """Return generation, first seq, count and acked of a CALLS' first frame (hot path).
+
+    None: it is no well-formed CALLS of this protocol version; `parse_message` says why.
+    """
+    if frame[:4] != _CALLS_PREFIX or len(frame) < CALLS_HEADER.size:
+        return None
+    return CALLS_HEADER.unpack_from(frame)[3:]
+
+
+def parse_replies(frame: bytes) -> tuple[int, int] | None:
+    """Return generation and applied of a REPLIES' first frame (hot path), else None."""
+    if frame[:4] != _REPLIES_PREFIX or len(frame) < REPLIES_HEADER.size:
+        return None
+    return REPLIES_HEADER.unpack_from(frame)[3:]
 
 
 def parse_message(frames: Sequence[Any]) -> Message:
@@ -346,6 +363,7 @@ def split_stream(stream: bytes) -> Iterator[tuple[bytes, bool]]:
 
 # -- reply records -----------------------------------------------------------------------
 
+_REPLY_KINDS = {int(kind): kind for kind in ReplyKind}
 _REPLY_STRUCTS = {
     op: struct.Struct("<" + "".join(FIXED[f.type] for f in spec.reply if f.type in FIXED))
     for op, spec in OPS.items()
@@ -395,10 +413,10 @@ def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> It
             data = payloads[next_payload]
             next_payload += 1
         offset = end
-        try:
-            yield Reply(ReplyKind(kind), number, result, value, data)
-        except ValueError as error:
-            raise ProtocolError(f"unknown reply kind {kind}") from error
+        known = _REPLY_KINDS.get(kind)
+        if known is None:
+            raise ProtocolError(f"unknown reply kind {kind}")
+        yield Reply(known, number, result, value, data)
 
 
 def pack_fields(op: Op, *values: Any) -> bytes:

@@ -358,6 +358,13 @@ class SessionLink:
     def _handle(self, transport: Transport, frames: list[bytes]) -> None:
         session = self._session
         try:
+            first = frames[0]
+            replies = wire.parse_replies(first)
+            if replies is not None:
+                stream = memoryview(first)[wire.REPLIES_HEADER.size :]
+                session.receive_replies(*replies, stream, frames[1:])
+                self._landed += len(first) + sum(map(len, frames[1:]))
+                return
             message = wire.parse_message(frames)
             if message.kind is Kind.BYE:
                 self._disconnect(transport, message["reason"])
@@ -365,7 +372,6 @@ class SessionLink:
                 self._on_refused(transport, refusal(message))
             else:
                 session.receive(message)
-                self._landed += sum(len(frame) for frame in message.frames)
         except ProtocolError as error:
             self._disconnect(transport, str(error))
 

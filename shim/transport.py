@@ -62,7 +62,11 @@ class Transport:
     def send(self, frames: Sequence[Any]) -> bool:
         """Send a message without blocking; False if the queue is full."""
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            if len(frames) == 1:
+                self._socket.send(frames[0], zmq.NOBLOCK)
+            else:
+                # The log keeps the bytes, so large payloads are sent from where they are.
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
         self.last_sent = time.monotonic()
