@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import event
@@ -68,5 +69,10 @@ def serve(url: str, server_id: str, ttl: str) -> None:
 
 
 if __name__ == "__main__":
-    roles = {"start": start, "die_migrating": die_migrating, "write": write, "serve": serve}
+    roles: dict[str, Callable[..., None]] = {
+        "start": start,
+        "die_migrating": die_migrating,
+        "write": write,
+        "serve": serve,
+    }
     roles[sys.argv[1]](*sys.argv[2:])
