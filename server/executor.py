@@ -8,7 +8,7 @@ before answers. What failed on the device is reported once, with the call that c
 from __future__ import annotations
 
 import time
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,14 @@ from outlast.server.drivers.base import Driver
 from outlast.session import wire
 from outlast.session.cuda import is_sticky
 from outlast.session.handles import Handle, HandleKind, HandleTable
-from outlast.session.host import HostSession
+from outlast.session.host import HostSession, State
 from outlast.session.schema import Op, OpClass, ReplyKind
 from outlast.session.wire import Reply
 
 SUCCESS = int(CUresult.CUDA_SUCCESS)
+NOT_READY = int(CUresult.CUDA_ERROR_NOT_READY)
+#: How long a query waits for replayed work before it says that it is not done.
+REPLAY_PATIENCE = 5.0  # seconds
 
 #: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
 SPECIAL_STREAMS = (0, 1, 2)
@@ -38,6 +41,10 @@ class Wait:
     kind: ReplyKind
     number: int
     data: memoryview | None = None
+    #: Makes the answer when the ticket is done; without it the answer is success.
+    finish: Callable[[], tuple[int, bytes]] | None = None
+    #: When the answer is that the work is not done.
+    until: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,8 @@ class Executor:
         self.seq = 0
         self.context = 0
         self._imposed: tuple[Any, ...] | None = None
+        self._replaying = False
+        self._replayed = 0
 
     # -- running -------------------------------------------------------------------------------
 
@@ -111,6 +120,7 @@ class Executor:
         seq = first_seq - 1
         start = first_seq + skip
         host, issued, driver = self.host, self.issued, self.driver
+        self._replaying = host.state is State.REPLAYING
         one_way, answered = OpClass.ONE_WAY, OpClass.ANSWERED
         try:
             for codec, args, data in wire.iter_records(stream, payloads):
@@ -140,6 +150,8 @@ class Executor:
         finally:
             self.in_call = None
             issued[1] = 0
+            if self._replaying:
+                self._replaying, self._replayed = False, driver.ticket()
 
     def settle(self) -> None:
         """Answer the waits that are done, in the order they were issued."""
@@ -148,11 +160,12 @@ class Executor:
             return
         left = []
         for wait in self.waits:
-            if not self.driver.done(wait.ticket):
+            if self.driver.done(wait.ticket):
+                self._end_wait(wait)
+            elif time.monotonic() > wait.until:
+                self.host.reply(Reply(wait.kind, wait.number, NOT_READY, 0, b""))
+            else:
                 left.append(wait)
-                continue
-            data = wait.data if wait.data is not None and not self.poisoned else b""
-            self.host.reply(Reply(wait.kind, wait.number, self.poisoned, 0, data))
         self.waits = left
         if left:
             ticket = min(wait.ticket for wait in left)
@@ -182,6 +195,23 @@ class Executor:
     ) -> None:
         """Answer ``number`` once ``ticket`` is done."""
         self.waits.append(Wait(ticket, kind, number, data))
+
+    def poll(
+        self, ticket: int, number: int, finish: Callable[[], tuple[int, bytes]] | None = None
+    ) -> tuple[int, bytes] | None:
+        """Answer a query: whether work is done, or what ``finish`` makes of it when it is.
+
+        What was replayed may have been seen done by the program, so it is waited for; but
+        not for ever, because work may wait for what the program does after the query.
+        """
+        until = float("inf")
+        if not self.driver.done(ticket):
+            if not self._replaying and ticket > self._replayed:
+                return NOT_READY, b""
+            until = time.monotonic() + REPLAY_PATIENCE
+        # Through the queue, so that it does not overtake the data of copies before it.
+        self.waits.append(Wait(ticket, ReplyKind.ANSWER, number, None, finish, until))
+        return None
 
     def note_fault(self) -> None:
         """Look whether the device has failed since; report that once, with its cause."""
@@ -248,6 +278,15 @@ class Executor:
         return removed
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _end_wait(self, wait: Wait) -> None:
+        result: int = self.poisoned
+        data: memoryview | bytes = b""
+        if not result and wait.finish is not None:
+            result, data = wait.finish()
+        elif not result and wait.data is not None:
+            data = wait.data
+        self.host.reply(Reply(wait.kind, wait.number, result, 0, data))
 
     def _one_way(self, op: Op, args: tuple[Any, ...], data: Any) -> None:
         if op is Op.LAUNCH:

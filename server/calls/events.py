@@ -12,8 +12,6 @@ from outlast.session.schema import Op, ReplyKind
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
-NOT_READY = 600
-
 
 @one_way(Op.EVENT_CREATE)
 def event_create(ex: Executor, args: Args, data: Any) -> int:
@@ -56,12 +54,7 @@ def event_query(ex: Executor, args: Args) -> tuple[int, bytes] | None:
     real = ex.handles.real[HandleKind.EVENT].get(args[1])
     if real is None:
         return unusable(ex, args[1]), b""
-    ticket = ex.driver.event_ticket(real)
-    if not ex.driver.done(ticket):
-        return NOT_READY, b""
-    # Through the queue, so that it does not overtake the data of copies before it.
-    ex.wait_for(ticket, ReplyKind.ANSWER, args[0])
-    return None
+    return ex.poll(ex.driver.event_ticket(real), args[0])
 
 
 @query(Op.EVENT_SYNC)
@@ -75,13 +68,18 @@ def event_sync(ex: Executor, args: Args) -> tuple[int, bytes] | None:
 
 
 @query(Op.EVENT_ELAPSED)
-def event_elapsed(ex: Executor, args: Args) -> tuple[int, bytes]:
+def event_elapsed(ex: Executor, args: Args) -> tuple[int, bytes] | None:
     """Return the milliseconds between two records."""
     start = ex.handles.real[HandleKind.EVENT].get(args[1])
     end = ex.handles.real[HandleKind.EVENT].get(args[2])
     if start is None or end is None:
         return unusable(ex, args[1], args[2]), b""
-    result, milliseconds = ex.cuda.cuEventElapsedTime(start, end)
-    if result:
-        return int(result), b""
-    return 0, wire.pack_fields(Op.EVENT_ELAPSED, float(milliseconds))
+
+    def elapsed() -> tuple[int, bytes]:
+        result, milliseconds = ex.cuda.cuEventElapsedTime(start, end)
+        if result:
+            return int(result), b""
+        return 0, wire.pack_fields(Op.EVENT_ELAPSED, float(milliseconds))
+
+    tickets = ex.driver.event_ticket(start), ex.driver.event_ticket(end)
+    return ex.poll(max(tickets), args[0], elapsed)

@@ -11,8 +11,6 @@ from outlast.session.schema import Op, ReplyKind
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
-NOT_READY = 600
-
 
 @one_way(Op.STREAM_CREATE)
 def stream_create(ex: Executor, args: Args, data: Any) -> int:
@@ -55,12 +53,7 @@ def stream_query(ex: Executor, args: Args) -> tuple[int, bytes] | None:
     real = ex.handles.real[HandleKind.STREAM].get(args[1])
     if real is None:
         return unusable(ex, args[1]), b""
-    ticket = ex.driver.ticket(real)
-    if not ex.driver.done(ticket):
-        return NOT_READY, b""
-    # Through the queue, so that it does not overtake the data of copies before it.
-    ex.wait_for(ticket, ReplyKind.ANSWER, args[0])
-    return None
+    return ex.poll(ex.driver.ticket(real), args[0])
 
 
 @query(Op.STREAM_SYNC)
