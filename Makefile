@@ -49,8 +49,10 @@ gen: $(READY)  ## Write all generated files anew.
 gen-check: $(READY)  ## Fail when a generated file is out of date.
 	@for script in tools/gen_*.py; do echo "$$script --check"; $(BIN)/python $$script --check; done
 
-soak: $(READY)  ## Kill servers at many random points (long; SOAK_ARGS go to pytest).
-	$(BIN)/python -m pytest --soak -m soak -s --timeout=0 $(SOAK_ARGS)
+soak: $(READY)  ## Kill servers at many random points (long; SOAK_ARGS, e.g. --seed N, go to each run).
+	$(BIN)/python tests/resilience/soak.py --points 200 $(SOAK_ARGS)
+	$(BIN)/python tests/resilience/soak.py --points 20 --relay $(SOAK_ARGS)
+	$(BIN)/python tests/resilience/soak.py --points 20 --database postgresql $(SOAK_ARGS)
 
 bench: $(READY)  ## Print benchmark results as JSON lines (BENCH_ARGS go to each script).
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script $(BENCH_ARGS); done

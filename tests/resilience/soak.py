@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,20 @@ from helpers.postgres import PostgresServer, running_postgres
 from helpers.soak_client import NAMES
 from helpers.soak_point import Outcome, Plan, Point
 
+from outlast.log import redact
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to run."""
+    """How points are run."""
 
-    points: int
-    #: Of the first point; each next one has the next.
-    seed: int
+    #: All traffic through the gateway's port.
     relay: bool = False
     #: URL of a journal, ``postgresql`` for a server of the soak's own, empty for SQLite.
     database: str = ""
-    #: Empty: each point draws its own.
-    program: str = ""
     #: Keep the folders of points that went well, too.
     keep: bool = False
+    #: Points at a time.
     jobs: int = 1
 
 
@@ -56,7 +55,7 @@ class Soak:
     Parameters
     ----------
     options : Options
-        What to run.
+        How they are run.
     folder : Path
         Where the points' folders go.
     """
@@ -65,14 +64,17 @@ class Soak:
         self.options = options
         self.folder = folder
         self.outcomes: list[Outcome] = []
-        self._references: dict[tuple[str, int], dict[str, Any]] = {}
+        #: Results of undisturbed runs, by program and its seed.
+        self.references: dict[tuple[str, int], dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._postgres: PostgresServer | None = None
 
-    def run(self, on_outcome: Callable[[Outcome], None] = lambda outcome: None) -> None:
-        """Run all points; ``on_outcome`` is called for each as it ends."""
-        seeds = range(self.options.seed, self.options.seed + self.options.points)
-        plans = [Plan.of(seed, self.options.program) for seed in seeds]
+    def run(
+        self,
+        plans: Sequence[Plan],
+        on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> None:
+        """Run a point for each plan; ``on_outcome`` is called for each as it ends."""
 
         def run(plan: Plan) -> None:
             outcome = self._point(plan)
@@ -82,7 +84,8 @@ class Soak:
 
         with self._servers(), ThreadPoolExecutor(self.options.jobs) as pool:
             for key in dict.fromkeys((plan.program, plan.program_seed) for plan in plans):
-                self._reference(*key)
+                if key not in self.references:
+                    self._reference(*key)
             list(pool.map(run, plans))
 
     def summary(self) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class Soak:
         outcome, result = Point(plan, folder).run(None)
         if result is None or outcome.problems:
             raise RuntimeError(f"the undisturbed run in {folder} failed: {outcome.problems}")
-        self._references[program, program_seed] = result
+        self.references[program, program_seed] = result
 
     def _point(self, plan: Plan) -> Outcome:
         folder = self.folder / f"seed-{plan.seed}"
@@ -134,7 +137,7 @@ class Soak:
         arguments = ["--relay"] if self.options.relay else []
         with self._database() as url:
             point = Point(plan, folder, arguments, url)
-            outcome, _ = point.run(self._references[plan.program, plan.program_seed])
+            outcome, _ = point.run(self.references[plan.program, plan.program_seed])
         if not outcome.problems and not self.options.keep:
             shutil.rmtree(folder)
         return outcome
@@ -181,35 +184,35 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak; return 1 if a point failed."""
     parsed = parse(arguments)
-    options = Options(**vars(parsed))
-    if parsed.seed is None:
-        options = replace(options, seed=random.SystemRandom().randrange(10**6) * 1000)
+    options = Options(parsed.relay, parsed.database, parsed.keep, parsed.jobs)
+    first = random.SystemRandom().randrange(10**6) * 1000 if parsed.seed is None else parsed.seed
+    plans = [Plan.of(seed, parsed.program) for seed in range(first, first + parsed.points)]
     folder = Path(tempfile.mkdtemp(prefix="outlast-soak-"))
-    print(f"seed {options.seed}, logs in {folder}", file=sys.stderr)
-    soak, bar, begin = Soak(options, folder), Bar(options.points), time.monotonic()
+    print(f"seed {first}, logs in {folder}", file=sys.stderr)
+    soak, bar, begin = Soak(options, folder), Bar(len(plans)), time.monotonic()
 
     def tell(outcome: Outcome) -> None:
         print(json.dumps(outcome.row()), flush=True)
         bar.update(outcome)
         if outcome.problems:
-            print(failure(outcome, options, folder), file=sys.stderr, flush=True)
+            print(failure(outcome, parsed, folder), file=sys.stderr, flush=True)
 
-    soak.run(tell)
+    soak.run(plans, tell)
     summary = {"summary": soak.summary(), "seconds": round(time.monotonic() - begin, 1)}
-    print(json.dumps({"seed": options.seed, **summary}), flush=True)
+    print(json.dumps({"seed": first, **summary}), flush=True)
     failed = bool(soak.summary()["failed"])
     if not failed and not options.keep:
         shutil.rmtree(folder)
     return 1 if failed else 0
 
 
-def failure(outcome: Outcome, options: Options, folder: Path) -> str:
+def failure(outcome: Outcome, options: argparse.Namespace, folder: Path) -> str:
     """Say what went wrong, where the logs are and how to run the point again."""
     seed = outcome.plan.seed
     again = f"python tests/resilience/soak.py --points 1 --seed {seed} --keep"
     again += f" --program {options.program}" if options.program else ""
     again += " --relay" if options.relay else ""
-    again += f" --database {options.database.split('@')[-1]}" if options.database else ""
+    again += f" --database {redact(options.database)}" if options.database else ""
     return f"\nFAILED {outcome.problems}\n  logs: {folder / f'seed-{seed}'}\n  again: {again}"
 
 
