@@ -17,7 +17,7 @@ from outlast.session import wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
-from outlast.session.pending import Pending, Query
+from outlast.session.pending import Pending, Query, gaps
 from outlast.session.schema import (
     HANDLE_FIRST,
     PROTOCOL_VERSION,
@@ -283,8 +283,7 @@ class ClientSession:
         self.error = error
         waiting = [*self._pending.values(), *(q.pending for q in self._queries.values())]
         for pending in waiting:
-            pending.error = error
-            pending.done = True
+            pending.fail(error)
         self._pending.clear()
         self._queries.clear()
         self._unsent.clear()
@@ -360,16 +359,7 @@ class ClientSession:
         return next(iter(self._pending)) - 1 if self._pending else self.next_seq - 1
 
     def _acks(self) -> tuple[int, list[tuple[int, int]]]:
-        acked = self._acked()
-        ranges = []
-        previous = None
-        for seq in self._pending:
-            if previous is not None and seq > previous + 1:
-                ranges.append((previous + 1, seq - 1))
-            previous = seq
-        if previous is not None and previous < self.next_seq - 1:
-            ranges.append((previous + 1, self.next_seq - 1))
-        return acked, ranges[: wire.MAX_LIST]
+        return self._acked(), gaps(self._pending, self.next_seq)[: wire.MAX_LIST]
 
     def _following_queries(self) -> bytes:
         records = []
@@ -425,22 +415,9 @@ class ClientSession:
                 self.deferred.append((reply.value, reply.result))
 
     def _settle(self, pending: Pending, reply: Reply) -> None:
-        out = pending.out
         if is_sticky(reply.result):
             self.sticky = self.sticky or reply.result
-        if out is not None and reply.result == 0:
-            if len(reply.data) == len(out):
-                out[:] = reply.data
-            else:
-                pending.error = ProtocolError(
-                    f"a copy of {len(out)} bytes was answered with {len(reply.data)}"
-                )
-            reply = Reply(reply.kind, reply.number, reply.result, reply.value)
-        elif not isinstance(reply.data, bytes):
-            reply = Reply(reply.kind, reply.number, reply.result, reply.value, bytes(reply.data))
-        pending.reply = reply
-        pending.out = None
-        pending.done = True
+        pending.settle(reply)
 
     def _truncate(self, recoverable: int) -> None:
         if recoverable > self.recoverable:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from outlast.errors import OutlastError
+from collections.abc import Iterable
+
+from outlast.errors import OutlastError, ProtocolError
 from outlast.session.schema import Op
 from outlast.session.wire import Reply
 
@@ -22,6 +24,29 @@ class Pending:
         #: Why no answer will come.
         self.error: OutlastError | None = None
 
+    def settle(self, reply: Reply) -> None:
+        """Take the answer; bytes that have a place to land go there."""
+        out = self.out
+        if out is not None and reply.result == 0:
+            if len(reply.data) == len(out):
+                out[:] = reply.data
+            else:
+                self.error = ProtocolError(
+                    f"a copy of {len(out)} bytes was answered with {len(reply.data)}"
+                )
+            reply = Reply(reply.kind, reply.number, reply.result, reply.value)
+        elif not isinstance(reply.data, bytes):
+            reply = Reply(reply.kind, reply.number, reply.result, reply.value, bytes(reply.data))
+        self.reply = reply
+        self.out = None
+        self.done = True
+
+    def fail(self, error: OutlastError) -> None:
+        """Note that no answer will come."""
+        self.error = error
+        self.out = None
+        self.done = True
+
 
 class Query:
     """A query on its way: where in the order it stands and its records, BIND included."""
@@ -32,3 +57,19 @@ class Query:
         self.after_seq = after_seq
         self.records = records
         self.pending = pending
+
+
+def gaps(pending: Iterable[int], end: int) -> list[tuple[int, int]]:
+    """Return the ranges (first, last) between and behind ``pending`` seqs, up to ``end``.
+
+    Every answered call in them has landed.
+    """
+    ranges = []
+    previous = None
+    for seq in pending:
+        if previous is not None and seq > previous + 1:
+            ranges.append((previous + 1, seq - 1))
+        previous = seq
+    if previous is not None and previous < end - 1:
+        ranges.append((previous + 1, end - 1))
+    return ranges
