@@ -186,8 +186,12 @@ def _enough(text: str) -> int:
 def _interrupt(number: int, frame: object) -> None:
     """End the demo; a second Ctrl-C must not cut its cleaning up short."""
     for each in END_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+        signal.signal(each, _ignore)
     raise KeyboardInterrupt
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Take no notice of a signal (SIG_IGN would make Python complain about one on its way)."""
 
 
 if __name__ == "__main__":

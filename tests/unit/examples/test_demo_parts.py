@@ -278,14 +278,23 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path) -> None:
     mark = f"ctrl-c-{os.getpid()}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OWNER": mark}
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        cwd=tmp_path,
     )
     assert process.stdout is not None
-    with process.stdout as stdout:
+    assert process.stderr is not None
+    with process.stdout as stdout, process.stderr as stderr:
         said = [stdout.readline(), stdout.readline()]
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE)
+        complaints = stderr.read()
     left = owned(mark)
+    assert complaints == ""
     assert "first training" in said[1]
     assert code == demo.INTERRUPTED
     assert left == []
