@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.faults import Fault, inject
-from helpers.server_process import ServerProcess
+from helpers.server_process import ServerProcess, kill
 from helpers.soak_client import NAMES, SoakClient
 
 from outlast.session.database import open_engine
@@ -116,7 +116,7 @@ class Point:
         self.plan = plan
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'state' / 'journal.db'}"
-        self._mark = {MARK: f"{os.getpid()}:{folder}"}
+        self._mark = {MARK: f"{os.getpid()}:{folder}:"}
         interval = ["--checkpoint-interval", str(plan.interval)]
         environment = {**self._mark, "OUTLAST_DATABASE": self.database}
         self._server = ServerProcess(folder / "state", [*interval, *(arguments or [])], environment)
@@ -198,18 +198,25 @@ class Point:
         return problems
 
 
-def marked_processes(mark: str) -> list[str]:
-    """Return the processes that run with ``mark`` in their environment, by pid and command."""
+def marked_processes(mark: str) -> dict[int, str]:
+    """Return the processes whose mark begins with ``mark``: pid and command."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if wanted in (process / "environ").read_bytes().split(b"\0"):
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if any(variable.startswith(wanted) for variable in variables):
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found.append(f"{process.name} {command}")
+                found[int(process.name)] = command
         except OSError:
             continue  # not ours, or gone
     return found
+
+
+def kill_all_points() -> None:
+    """SIGKILL every process of this process's points."""
+    for pid in marked_processes(f"{os.getpid()}:"):
+        kill(pid)
 
 
 def _difference(result: dict[str, Any], expected: dict[str, Any]) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -30,7 +32,7 @@ if __name__ == "__main__":
 from helpers.faults import Fault
 from helpers.postgres import PostgresServer, running_postgres
 from helpers.soak_client import NAMES
-from helpers.soak_point import Outcome, Plan, Point
+from helpers.soak_point import Outcome, Plan, Point, kill_all_points
 
 from outlast.log import redact
 
@@ -188,6 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = random.SystemRandom().randrange(10**6) * 1000 if parsed.seed is None else parsed.seed
     plans = [Plan.of(seed, parsed.program) for seed in range(first, first + parsed.points)]
     folder = Path(tempfile.mkdtemp(prefix="outlast-soak-"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
     print(f"seed {first}, logs in {folder}", file=sys.stderr)
     soak, bar, begin = Soak(options, folder), Bar(len(plans)), time.monotonic()
 
@@ -214,6 +218,12 @@ def failure(outcome: Outcome, options: argparse.Namespace, folder: Path) -> str:
     again += " --relay" if options.relay else ""
     again += f" --database {redact(options.database)}" if options.database else ""
     return f"\nFAILED {outcome.problems}\n  logs: {folder / f'seed-{seed}'}\n  again: {again}"
+
+
+def _interrupted(number: int, _: object) -> None:
+    """Leave at once, and no process behind."""
+    kill_all_points()
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":
