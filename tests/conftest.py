@@ -9,6 +9,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 import zmq
+from helpers.database_fixtures import (  # noqa: F401 - fixtures
+    backend,
+    clock,
+    journal_url,
+    postgres_server,
+    store,
+    upgraded_database,
+    upgraded_file,
+    upgraded_url,
+)
 from helpers.leaks import Snapshot, leftovers, run_within
 
 #: A context that cannot be terminated in this time has a socket with unsent messages.
