@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import struct
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,8 @@ PIPELINE_LEVEL = 1
 CODEGEN_LEVEL = 2
 
 _DIGEST_SIZE = 32  # bytes
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # an ELF section header
+_SYMTAB = 2
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -37,6 +40,9 @@ class NativeCode:
     """Loaded machine code; the addresses are valid while the object lives."""
 
     def __init__(self, object_code: bytes) -> None:
+        for name in undefined_symbols(object_code):
+            if llvm.address_of_symbol(name) is None:
+                raise RuntimeError(f"compiled code needs {name}, which this system does not have")
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
@@ -73,6 +79,28 @@ class Jit:
         code = _compile(ir)
         _write(path, code)
         return NativeCode(code)
+
+
+def undefined_symbols(object_code: bytes) -> list[str]:
+    """Return the names that a 64-bit ELF object takes from elsewhere.
+
+    The loader would leave a missing one at address 0 and say nothing.
+    """
+    (sections,) = struct.unpack_from("<Q", object_code, 40)
+    size, count = struct.unpack_from("<HH", object_code, 58)
+    headers = [_SECTION.unpack_from(object_code, sections + i * size) for i in range(count)]
+    found = []
+    for _, kind, _, _, offset, length, link, _, _, entry in headers:
+        if kind != _SYMTAB:
+            continue
+        names = headers[link][4]
+        for place in range(offset + entry, offset + length, entry):
+            name, _, _, section = struct.unpack_from("<IBBH", object_code, place)
+            if section == 0 and name:
+                start = names + name
+                text = object_code[start : object_code.index(b"\0", start)]
+                found.append(text.decode())
+    return found
 
 
 def default_cache_directory() -> Path:

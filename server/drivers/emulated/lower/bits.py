@@ -137,9 +137,12 @@ def find_leading(b: Builder, ins: Instruction) -> None:
 
 
 def _field_operand(b: Builder, ins: Instruction, index: int, limit: int) -> str:
-    """Return a bit position or length: the low byte, at most ``limit``."""
-    low = b.op("and", "i32", b.value(ins.operands[index], U32), 255)
-    wide = b.resize(low, 32, 64)
+    """Return a bit position or length, at most ``limit``.
+
+    For words of 32 bits only the low byte counts; the hardware takes all of it for 64 bits.
+    """
+    value = b.value(ins.operands[index], U32)
+    wide = b.resize(value if limit == 64 else b.op("and", "i32", value, 255), 32, 64)
     return b.intrinsic("i64", "llvm.umin.i64", f"i64 {wide}", f"i64 {limit}")
 
 

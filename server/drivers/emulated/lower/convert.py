@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import Builder
-from outlast.server.drivers.emulated.lower.floating import round_directed, saturate
+from outlast.server.drivers.emulated.lower.floating import (
+    float_call,
+    round_directed,
+    saturate,
+    small_from_double,
+)
 from outlast.server.drivers.emulated.lower.registry import lowers, scalar
 from outlast.server.drivers.emulated.ptx.nodes import Instruction, Scalar
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
@@ -37,8 +42,7 @@ def _to_integer_value(b: Builder, ins: Instruction, value: str, kind: Scalar) ->
     """Round to an integral number if the opcode has an integer rounding."""
     for mode, function in _TO_INTEGER.items():
         if mode in ins.opcode:
-            name = f"llvm.{function}.{kind.suffix}"
-            return b.intrinsic(kind.llvm, name, f"{kind.llvm} {value}")
+            return float_call(b, kind, function, value)
     return value
 
 
@@ -56,6 +60,8 @@ def _between_floats(
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     elif have < want:
         value = b.cast("fpext", source.llvm, value, target.llvm)
+    elif have == 64 and target.bits == 16:
+        value = small_from_double(b, value, target)
     elif have > want:
         value = b.cast("fptrunc", source.llvm, value, target.llvm)
     return saturate(b, ins, target, value)
@@ -64,10 +70,14 @@ def _between_floats(
 def _float_to_integer(
     b: Builder, ins: Instruction, value: str, source: Scalar, target: Scalar
 ) -> str:
-    value = _to_integer_value(b, ins, value, source)
+    number = _to_integer_value(b, ins, value, source)
     name = "fptosi" if target.signed else "fptoui"
     function = f"llvm.{name}.sat.{target.integer}.{source.suffix}"
-    return b.intrinsic(target.integer, function, f"{source.llvm} {value}")
+    result = b.intrinsic(target.integer, function, f"{source.llvm} {number}")
+    if source.bits < 64 and target.bits < 64:
+        return result  # NaN gives 0
+    nan = b.op("fcmp uno", source.llvm, value, value)
+    return b.select(nan, target.integer, str(1 << (target.bits - 1)), result)
 
 
 def _integer_to_float(

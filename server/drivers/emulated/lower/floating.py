@@ -53,9 +53,44 @@ def saturate(b: Builder, ins: Instruction, kind: Scalar, value: str) -> str:
     """Clamp to [0, 1] if the opcode says ``.sat``; NaN becomes 0."""
     if "sat" not in ins.opcode:
         return value
-    t = kind.llvm
-    low = b.intrinsic(t, f"llvm.maxnum.{kind.suffix}", f"{t} {value}", f"{t} 0.0")
-    return b.intrinsic(t, f"llvm.minnum.{kind.suffix}", f"{t} {low}", f"{t} 1.0")
+    return float_call(b, kind, "minnum", float_call(b, kind, "maxnum", value, "0.0"), "1.0")
+
+
+def _odd_sum(b: Builder, first: str, second: str, mode: str) -> str:
+    """Add two doubles, rounding to odd, so that rounding again to float is exact."""
+    total = b.op("fadd", "double", first, second)
+    part = b.op("fsub", "double", total, first)
+    rest = b.op("fsub", "double", first, b.op("fsub", "double", total, part))
+    error = b.op("fadd", "double", rest, b.op("fsub", "double", second, part))
+    bits = b.cast("bitcast", "double", total, "i64")
+    even = b.op("icmp eq", "i64", b.op("and", "i64", bits, 1), 0)
+    inexact = b.op("fcmp one", "double", error, "0.0")
+    away = b.op("xor", "i64", bits, b.cast("bitcast", "double", error, "i64"))
+    step = b.select(b.op("icmp sge", "i64", away, 0), "i64", "1", "-1")
+    odd = b.op("add", "i64", bits, step)
+    bits = b.select(b.op("and", "i1", even, inexact), "i64", odd, bits)
+    if mode == "rm":
+        # An exact zero is negative unless both terms are positive zeros.
+        signs = b.op(
+            "or",
+            "i64",
+            b.cast("bitcast", "double", first, "i64"),
+            b.cast("bitcast", "double", second, "i64"),
+        )
+        zero = b.op("fcmp oeq", "double", total, "0.0")
+        signed = b.op("and", "i64", signs, -(1 << 63))
+        bits = b.select(zero, "i64", signed, bits)
+    return b.cast("bitcast", "i64", bits, "double")
+
+
+def small_from_double(b: Builder, value: str, kind: Scalar) -> str:
+    """Round a double to half or bfloat16 once: to odd in float, then to nearest."""
+    narrow = round_directed(b, value, "rz")
+    exact = b.op("fcmp ueq", "double", b.cast("fpext", "float", narrow, "double"), value)
+    sticky = b.cast("zext", "i1", b.op("xor", "i1", exact, "true"), "i32")
+    bits = b.op("or", "i32", b.cast("bitcast", "float", narrow, "i32"), sticky)
+    odd = b.cast("bitcast", "i32", bits, "float")
+    return b.cast("fptrunc", "float", odd, "half") if kind.name == "f16" else odd
 
 
 def float_operation(b: Builder, ins: Instruction, operation: str) -> None:
@@ -65,7 +100,13 @@ def float_operation(b: Builder, ins: Instruction, operation: str) -> None:
     first, second = (b.value(ins.operands[i], kind) for i in (1, 2))
     if mode:
         x, y = (b.cast("fpext", "float", value, "double") for value in (first, second))
-        result = round_directed(b, b.op(operation, "double", x, y), mode)
+        if operation == "fsub":
+            y = b.let(f"fneg double {y}")
+        if operation in ("fadd", "fsub"):
+            wide = _odd_sum(b, x, y, mode)
+        else:
+            wide = b.op(operation, "double", x, y)
+        result = round_directed(b, wide, mode)
     else:
         result = b.op(operation, kind.llvm, first, second)
     b.assign(ins.operands[0], kind, saturate(b, ins, kind, result))
@@ -85,8 +126,13 @@ def float_fma(b: Builder, ins: Instruction) -> None:
     mode = _rounding(ins, kind)
     values = [b.value(ins.operands[i], kind) for i in (1, 2, 3)]
     if mode:
-        wide = [f"double {b.cast('fpext', 'float', value, 'double')}" for value in values]
-        result = round_directed(b, b.intrinsic("double", "llvm.fma.f64", *wide), mode)
+        x, y, z = (b.cast("fpext", "float", value, "double") for value in values)
+        product = b.op("fmul", "double", x, y)  # exact
+        result = round_directed(b, _odd_sum(b, product, z, mode), mode)
+    elif kind.bits == 16:
+        x, y, z = (b.cast("fpext", kind.llvm, value, "double") for value in values)
+        product = b.op("fmul", "double", x, y)  # exact
+        result = small_from_double(b, _odd_sum(b, product, z, mode), kind)
     else:
         typed = [f"{kind.llvm} {value}" for value in values]
         result = b.intrinsic(kind.llvm, f"llvm.fma.{kind.suffix}", *typed)
@@ -98,8 +144,17 @@ def float_unary(b: Builder, ins: Instruction, function: str) -> None:
     kind = scalar(ins)
     if not kind.is_float:
         raise InvalidPtx(f"{ins.text} needs a float type", ins.line)
-    value = f"{kind.llvm} {b.value(ins.operands[1], kind)}"
-    b.assign(ins.operands[0], kind, b.intrinsic(kind.llvm, f"llvm.{function}.{kind.suffix}", value))
+    result = float_call(b, kind, function, b.value(ins.operands[1], kind))
+    b.assign(ins.operands[0], kind, result)
+
+
+def float_call(b: Builder, kind: Scalar, function: str, *values: str) -> str:
+    """Call an LLVM intrinsic; half goes through float, as the run time has no half functions."""
+    if kind.name != "f16":
+        typed = [f"{kind.llvm} {value}" for value in values]
+        return b.intrinsic(kind.llvm, f"llvm.{function}.{kind.suffix}", *typed)
+    wide = [f"float {b.cast('fpext', 'half', value, 'float')}" for value in values]
+    return b.cast("fptrunc", "float", b.intrinsic("float", f"llvm.{function}.f32", *wide), "half")
 
 
 _FUNCTIONS = {"sqrt": "sqrt", "sin": "sin", "cos": "cos", "ex2": "exp2", "lg2": "log2"}
@@ -134,7 +189,7 @@ def reciprocal(b: Builder, ins: Instruction) -> None:
         raise InvalidPtx(f"{ins.text} needs a float type", ins.line)
     value = b.value(ins.operands[1], kind)
     if ins.opcode[0] == "rsqrt":
-        value = b.intrinsic(kind.llvm, f"llvm.sqrt.{kind.suffix}", f"{kind.llvm} {value}")
+        value = float_call(b, kind, "sqrt", value)
     b.assign(ins.operands[0], kind, b.op("fdiv", kind.llvm, "1.0", value))
 
 
@@ -142,6 +197,5 @@ def reciprocal(b: Builder, ins: Instruction) -> None:
 def copy_sign(b: Builder, ins: Instruction) -> None:
     """Lower ``copysign``: PTX names the sign first."""
     kind = scalar(ins)
-    sign, value = (f"{kind.llvm} {b.value(ins.operands[i], kind)}" for i in (1, 2))
-    result = b.intrinsic(kind.llvm, f"llvm.copysign.{kind.suffix}", value, sign)
-    b.assign(ins.operands[0], kind, result)
+    sign, value = (b.value(ins.operands[i], kind) for i in (1, 2))
+    b.assign(ins.operands[0], kind, float_call(b, kind, "copysign", value, sign))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.floating import (
     ROUNDINGS,
+    float_call,
     float_fma,
     float_operation,
     float_unary,
@@ -151,7 +152,7 @@ def divide(b: Builder, ins: Instruction) -> None:
     result = b.op(f"{'s' if kind.signed else 'u'}{name}", t, first, safe)
     if name == "rem" and kind.signed:
         result = b.select(minus, t, "0", result)
-    b.assign(ins.operands[0], kind, b.select(zero, t, first if name == "rem" else "-1", result))
+    b.assign(ins.operands[0], kind, b.select(zero, t, "-1", result))
 
 
 @lowers("min", "max", operands=3, words="ftz NaN xorsign abs")
@@ -160,12 +161,15 @@ def minimum(b: Builder, ins: Instruction) -> None:
     kind, name = scalar(ins), ins.opcode[0]
     if "xorsign" in ins.opcode:
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
-    x, y = (f"{kind.llvm} {b.value(ins.operands[i], kind)}" for i in (1, 2))
+    x, y = (b.value(ins.operands[i], kind) for i in (1, 2))
     if kind.is_float:
-        function = f"llvm.{name}{'imum' if 'NaN' in ins.opcode else 'num'}.{kind.suffix}"
+        function = f"{name}imum{'' if 'NaN' in ins.opcode else 'num'}"
+        result = float_call(b, kind, function, x, y)
     else:
-        function = f"llvm.{'s' if kind.signed else 'u'}{name}.{kind.integer}"
-    b.assign(ins.operands[0], kind, b.intrinsic(kind.llvm, function, x, y))
+        t = kind.integer
+        function = f"llvm.{'s' if kind.signed else 'u'}{name}.{t}"
+        result = b.intrinsic(t, function, f"{t} {x}", f"{t} {y}")
+    b.assign(ins.operands[0], kind, result)
 
 
 @lowers("neg", operands=2, words="ftz")

@@ -57,6 +57,7 @@ class Parser(DeclarationParser):
         super().__init__(text)
         self._result = Module()
         self._renamed = 0
+        self._labels: set[str] = set()
 
     def module(self) -> Module:
         """Parse the whole file."""
@@ -124,6 +125,7 @@ class Parser(DeclarationParser):
             return
         self._result.functions[function.name] = function
         function.body = []
+        self._labels = set()
         self.function = function
         for variable in (*function.parameters, *function.returns):
             if variable.space == "reg":
@@ -188,6 +190,9 @@ class Parser(DeclarationParser):
         self.tokens.expect(":")
         if self.tokens.current.text not in _TARGET_LISTS:
             assert function.body is not None
+            if name in self._labels:
+                raise InvalidPtx(f"label {name} stands twice", self.tokens.current.line)
+            self._labels.add(name)
             function.body.append(Label(name))
             return
         self.tokens.take()
