@@ -72,9 +72,9 @@ class Drain:
         entry.worker.send("drain", deadline=self._deadline, hasten=hasten)
 
     def _name(self, session_id: str, reason: str, outcome: dict[str, Any]) -> None:
-        epoch = outcome.get("epoch", "its newest one")
+        epoch = f"epoch {outcome['epoch']}" if "epoch" in outcome else "its newest epoch"
         if outcome.get("client", True):
-            rest = f"recoverable from epoch {epoch} by its client"
+            rest = f"recoverable from {epoch} by its client"
         else:
             first = outcome.get("epoch", 0) + 1
             rest = f"calls {first} to {outcome.get('applied')} are lost unless its client comes"
