@@ -92,7 +92,9 @@ class Soak:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of all points together."""
-        happened = [f["fault"] for o in self.outcomes for f in o.faults if f["hit"]]
+        happened = [
+            f["fault"] for o in self.outcomes for f in o.faults if f["hit"] and not f["late"]
+        ]
         stalls = [s for o in self.outcomes for s in o.statistics.get("stalls_s", [])]
         return {
             "points": len(self.outcomes),
