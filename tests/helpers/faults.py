@@ -41,6 +41,8 @@ class Fault(enum.StrEnum):
     KILL_RESTORING = "kill_restoring"
     #: SIGKILL while an epoch is being written.
     KILL_SAVING = "kill_saving"
+    #: SIGKILL to every process, and a bit of the newest epoch flips before the restart.
+    ROT = "rot"
 
 
 def inject(fault: Fault, server: ServerProcess, chance: random.Random) -> bool:
@@ -129,6 +131,23 @@ def _kill_something(server: ServerProcess, chance: random.Random) -> bool:
     return kind(server, chance)
 
 
+def _rot(server: ServerProcess, chance: random.Random) -> bool:
+    server.kill()
+    epochs = [p for p in (server.state / "checkpoints").glob("*/*/*") if p.name[0] != "."]
+    newest = max(epochs, key=lambda folder: (folder.parent.name, folder.name), default=None)
+    if newest is not None:
+        flip_bit(newest / "data.bin", chance)
+    server.start()
+    return newest is not None
+
+
+def flip_bit(path: Path, chance: random.Random) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
 def _is_saving(checkpoints: Path) -> bool:
     """Return whether a hidden folder is there, in which an epoch is written."""
     for session in _entries(checkpoints):
@@ -164,4 +183,5 @@ _INJECT: dict[Fault, Callable[[ServerProcess, random.Random], bool]] = {
     Fault.KILL_DRAINING: _kill_draining,
     Fault.KILL_RESTORING: _kill_restoring,
     Fault.KILL_SAVING: _kill_saving,
+    Fault.ROT: _rot,
 }

@@ -60,11 +60,13 @@ class Plan:
         program_seed = chance.randrange(PROGRAM_SEEDS)
         interval = chance.choice(INTERVALS)
         places = sorted(chance.uniform(0.0, 0.95) for _ in range(chance.randint(1, 4)))
-        faults = []
+        faults: list[PlannedFault] = []
         for number, share in enumerate(places):
             soon = number > 0 and chance.random() < 0.4
             delay = chance.uniform(0.0, 0.3) if soon else chance.uniform(0.0, 0.02)
             fault = chance.choice(list(Fault))
+            if fault is Fault.ROT and any(planned.fault is fault for planned in faults):
+                fault = Fault.KILL_ALL  # two epochs are kept: a second loss may be one too many
             faults.append(PlannedFault(fault, None if soon else share, delay))
         return cls(seed, program or name, program_seed, interval, tuple(faults))
 
