@@ -231,7 +231,10 @@ class State:
 
     def _refused(self, client: Client, error: OutlastError) -> None:
         # A busy session is asked for again until the client's patience ends: as good as now.
-        patient = error.retryable and not isinstance(error, SessionBusy)
+        # What a peer did not understand is said anew over a new connection.
+        patient = isinstance(error, ProtocolError) or (
+            error.retryable and not isinstance(error, SessionBusy)
+        )
         if not patient and (not client.connection or not isinstance(error, SessionFenced)):
             client.session.close(error)
 
