@@ -18,7 +18,28 @@ from collections import deque
 import numpy as np
 
 from outlast.errors import ConfigError, LinkClosed
-from outlast.server.drivers.emulated import engine_ir as ir
+from outlast.server.drivers.emulated.engine_ir import engine_ir
+from outlast.server.drivers.emulated.engine_layout import (
+    CONTROL,
+    COPY,
+    COPY_FORMAT,
+    FILL,
+    FILL_FORMAT,
+    LAUNCH,
+    LAUNCH_FORMAT,
+    MAP,
+    MAP_FORMAT,
+    NOBODY,
+    PAD,
+    PARAMETERS_OFFSET,
+    STAMP,
+    STAMP_FORMAT,
+    UNMAP,
+    UNMAP_FORMAT,
+    WRITE,
+    WRITE_FORMAT,
+    WRITE_OFFSET,
+)
 from outlast.server.drivers.emulated.jit import Jit
 
 RING_SIZE = 4 << 20  # bytes; a power of two
@@ -29,17 +50,17 @@ FOREVER = 1 << 62  # nanoseconds
 # What ends a kernel from outside.
 DEINITIALIZED, LAUNCH_TIMEOUT = 4, 702
 
-_HEAD, _TAIL, _COMPLETED = (ir.CONTROL[name] for name in ("head", "tail", "completed"))
-_FAULT = ir.CONTROL["fault"]
+_HEAD, _TAIL, _COMPLETED = (CONTROL[name] for name in ("head", "tail", "completed"))
+_FAULT = CONTROL["fault"]
 
 _PAD = struct.Struct("=IIQ")
-_LAUNCH = struct.Struct(ir.LAUNCH_FORMAT)
-_COPY = struct.Struct(ir.COPY_FORMAT)
-_WRITE = struct.Struct(ir.WRITE_FORMAT)
-_FILL = struct.Struct(ir.FILL_FORMAT)
-_STAMP = struct.Struct(ir.STAMP_FORMAT)
-_MAP = struct.Struct(ir.MAP_FORMAT)
-_UNMAP = struct.Struct(ir.UNMAP_FORMAT)
+_LAUNCH = struct.Struct(LAUNCH_FORMAT)
+_COPY = struct.Struct(COPY_FORMAT)
+_WRITE = struct.Struct(WRITE_FORMAT)
+_FILL = struct.Struct(FILL_FORMAT)
+_STAMP = struct.Struct(STAMP_FORMAT)
+_MAP = struct.Struct(MAP_FORMAT)
+_UNMAP = struct.Struct(UNMAP_FORMAT)
 
 
 def _record_size(size: int) -> int:
@@ -47,7 +68,7 @@ def _record_size(size: int) -> int:
 
 
 _COPY_SIZE, _FILL_SIZE, _STAMP_SIZE, _MAP_SIZE, _UNMAP_SIZE = (
-    _record_size(layout.size) for layout in (_COPY, _FILL, _STAMP, _MAP, _UNMAP)
+    _record_size(command.size) for command in (_COPY, _FILL, _STAMP, _MAP, _UNMAP)
 )
 
 
@@ -63,21 +84,21 @@ class Engine:
     def __init__(self, jit: Jit, *, watchdog_s: float | None = None) -> None:
         if watchdog_s is not None and watchdog_s <= 0:
             raise ConfigError(f"watchdog_s must be positive, not {watchdog_s}")
-        self._code = jit.build(ir.engine_ir())
+        self._code = jit.build(engine_ir())
         self._storage = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
         self.words = memoryview(self._storage).cast("Q")
         self._control = _address(self._storage)
         self._ring = mmap.mmap(-1, RING_SIZE, flags=mmap.MAP_PRIVATE)
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         for name, value in (
-            ("wake_at", ir.NOBODY),
-            ("watch_at", ir.NOBODY),
+            ("wake_at", NOBODY),
+            ("watch_at", NOBODY),
             ("descriptor", self._descriptor),
             ("ring", _address(self._ring)),
             ("ring_mask", RING_SIZE - 1),
             ("watchdog", int(watchdog_s is not None)),
         ):
-            self.words[ir.CONTROL[name]] = value
+            self.words[CONTROL[name]] = value
         # Calls that return at once keep the GIL: taking it back costs more than they do.
         pointer, number, code = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
         self._publish = ctypes.PYFUNCTYPE(None, pointer, number)(self._code.address("publish"))
@@ -115,7 +136,7 @@ class Engine:
     @property
     def error_address(self) -> int:
         """Where kernels report an error."""
-        return self._control + 8 * ir.CONTROL["error"]
+        return self._control + 8 * CONTROL["error"]
 
     # -- commands ------------------------------------------------------------
     # Each returns its ticket. The caller holds `lock` if it must record the ticket.
@@ -138,14 +159,14 @@ class Engine:
     ) -> int:
         """Run a kernel; its parameters are copied into the command."""
         length = len(parameters)
-        size = (ir.PARAMETERS_OFFSET + length + 15) & ~15
+        size = (PARAMETERS_OFFSET + length + 15) & ~15
         offset = self._reserve(size)
         _LAUNCH.pack_into(
-            self._ring, offset, ir.LAUNCH, size, tag, function, worker, kernel,
+            self._ring, offset, LAUNCH, size, tag, function, worker, kernel,
             grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, dynamic, length, 0,
         )  # fmt: skip
         if length:
-            start = offset + ir.PARAMETERS_OFFSET
+            start = offset + PARAMETERS_OFFSET
             self._ring[start : start + length] = parameters
         self.issued = ticket = self.issued + 1
         self._publish(self._control, self._head)
@@ -154,7 +175,7 @@ class Engine:
     def copy(self, tag: int, target: int, source: int, size: int, keep: object = None) -> int:
         """Copy bytes between any two addresses; ``keep`` lives until that is done."""
         offset = self._reserve(_COPY_SIZE)
-        _COPY.pack_into(self._ring, offset, ir.COPY, _COPY_SIZE, tag, target, source, size)
+        _COPY.pack_into(self._ring, offset, COPY, _COPY_SIZE, tag, target, source, size)
         ticket = self._issue()
         if keep is not None:
             self._keep(ticket, keep)
@@ -166,37 +187,35 @@ class Engine:
         if size > INLINE_WRITE:
             array = np.frombuffer(data, np.uint8)
             return self.copy(tag, target, array.__array_interface__["data"][0], size, array)
-        length = _record_size(ir.WRITE_OFFSET + size)
+        length = _record_size(WRITE_OFFSET + size)
         offset = self._reserve(length)
-        _WRITE.pack_into(self._ring, offset, ir.WRITE, length, tag, target, size)
-        start = offset + ir.WRITE_OFFSET
+        _WRITE.pack_into(self._ring, offset, WRITE, length, tag, target, size)
+        start = offset + WRITE_OFFSET
         self._ring[start : start + size] = data
         return self._issue()
 
     def fill(self, tag: int, target: int, count: int, value: int, width: int) -> int:
         """Store ``count`` values of ``width`` bytes."""
         offset = self._reserve(_FILL_SIZE)
-        _FILL.pack_into(self._ring, offset, ir.FILL, _FILL_SIZE, tag, target, count, value, width)
+        _FILL.pack_into(self._ring, offset, FILL, _FILL_SIZE, tag, target, count, value, width)
         return self._issue()
 
     def stamp(self, tag: int, target: int) -> int:
         """Store the time, in nanoseconds, at a host address."""
         offset = self._reserve(_STAMP_SIZE)
-        _STAMP.pack_into(self._ring, offset, ir.STAMP, _STAMP_SIZE, tag, target)
+        _STAMP.pack_into(self._ring, offset, STAMP, _STAMP_SIZE, tag, target)
         return self._issue()
 
     def map(self, tag: int, entries: int, pages: int) -> int:
         """Mark pages as mapped."""
         offset = self._reserve(_MAP_SIZE)
-        _MAP.pack_into(self._ring, offset, ir.MAP, _MAP_SIZE, tag, entries, pages)
+        _MAP.pack_into(self._ring, offset, MAP, _MAP_SIZE, tag, entries, pages)
         return self._issue()
 
     def unmap(self, tag: int, entries: int, pages: int, address: int, size: int) -> int:
         """Mark pages as not mapped and clear them."""
         offset = self._reserve(_UNMAP_SIZE)
-        _UNMAP.pack_into(
-            self._ring, offset, ir.UNMAP, _UNMAP_SIZE, tag, entries, pages, address, size
-        )
+        _UNMAP.pack_into(self._ring, offset, UNMAP, _UNMAP_SIZE, tag, entries, pages, address, size)
         return self._issue()
 
     def _reserve(self, size: int) -> int:
@@ -207,7 +226,7 @@ class Engine:
         if self._head + need > self._limit:
             self._wait_for_room(need)
         if size > room:
-            _PAD.pack_into(self._ring, offset, ir.PAD, room, 0)
+            _PAD.pack_into(self._ring, offset, PAD, room, 0)
             self._head += room
             offset = 0
         self._head += size
@@ -281,13 +300,13 @@ class Engine:
         if not code:
             return None
         names = ("fault_tag", "fault_kernel", "error_address", "error_line")
-        tag, kernel, address, line = (self.words[ir.CONTROL[name]] for name in names)
+        tag, kernel, address, line = (self.words[CONTROL[name]] for name in names)
         return code, tag, kernel, address, line
 
     def clear_fault(self) -> None:
         """Forget a failure; only while the engine is idle."""
         for name in ("error", "error_address", "error_line", "fault_tag", "fault_kernel", "fault"):
-            self.words[ir.CONTROL[name]] = 0
+            self.words[CONTROL[name]] = 0
 
     def fail(self, code: int) -> None:
         """End the running kernel with ``code`` and skip all that is queued."""
@@ -296,7 +315,7 @@ class Engine:
     def _watch_launches(self) -> None:
         assert self._watchdog_s is not None
         limit = int(self._watchdog_s * 1e9)
-        since = ir.CONTROL["running_since"]
+        since = CONTROL["running_since"]
         while not self._watchdog_stop.wait(min(self._watchdog_s / 4, 1.0)):
             began = self.words[since]
             if began and time.monotonic_ns() - began > limit:

@@ -14,85 +14,12 @@ from __future__ import annotations
 import platform
 
 from outlast.errors import ConfigError
-from outlast.server.drivers.emulated.runtime import WORKER
-
-#: Word of the control block by name; sides that write often have cache lines of their own.
-CONTROL = {
-    "head": 0,  # bytes ever published (producer)
-    "stop": 1,  # not 0: the engine returns
-    "watchdog": 2,  # not 0: note when each launch starts
-    "tail": 8,  # bytes ever consumed (engine)
-    "completed": 9,  # commands ever executed: the newest ticket that is done
-    "running_since": 10,  # nanoseconds; 0 between launches
-    "running_tag": 11,  # tag of the newest launch
-    "sleeping": 16,  # 1 while the engine waits for a command
-    "wake_at": 24,  # lowest ticket a thread waits for
-    "wakes": 25,  # counts wake-ups; the word that waiting threads sleep on
-    "watch_at": 26,  # lowest ticket that the descriptor announces
-    "descriptor": 27,
-    "error": 32,  # set once by whoever fails: code, address, PTX line
-    "error_address": 33,
-    "error_line": 34,
-    "fault": 40,  # the error with its command, when all is written
-    "fault_tag": 41,
-    "fault_kernel": 42,
-    "ring": 48,  # address
-    "ring_mask": 49,
-}
-CONTROL_WORDS = 64
-
-#: ``wake_at`` and ``watch_at`` when nobody waits.
-NOBODY = (1 << 64) - 1
-
-# Commands. Each begins with u32 command, u32 size in bytes (a multiple of 16), u64 tag.
-PAD, LAUNCH, COPY, WRITE, FILL, STAMP, MAP, UNMAP, NOTHING = range(9)
-
-# Python's struct formats of the commands (native byte order; the layouts have no padding).
-LAUNCH_FORMAT = "=IIQQQQIIIIIIIIII"
-PARAMETERS_OFFSET = 80  # of the inline parameters in a launch
-COPY_FORMAT = "=IIQQQQ"  # target, source, bytes
-WRITE_FORMAT = "=IIQQQ"  # target, bytes; the bytes follow
-WRITE_OFFSET = 32
-FILL_FORMAT = "=IIQQQII"  # target, count, value, bytes of a value
-STAMP_FORMAT = "=IIQQ"  # where the time goes
-MAP_FORMAT = "=IIQQQ"  # first page map entry, pages
-UNMAP_FORMAT = "=IIQQQQQ"  # first page map entry, pages, address, bytes
-
-_SMALL_UNMAP = 64 << 10  # bytes; below it, clearing is cheaper than giving pages back
-_SPINS = 1500  # looks at the ring before sleeping: some 20 us
+from outlast.server.drivers.emulated.engine_layout import field, fields
+from outlast.server.drivers.emulated.engine_loop import engine_loop
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
-_RELAX = {"x86_64": "pause", "aarch64": "yield"}
 _WAIT, _WAKE = 128, 129  # FUTEX_*_PRIVATE
-_MADV_DONTNEED = 4
 _CLOCK_MONOTONIC = 1
-
-
-def _field(name: str, base: str = "%c") -> str:
-    return f"  %{name}.p = getelementptr i64, ptr {base}, i64 {CONTROL[name]}\n"
-
-
-def _fields(*names: str) -> str:
-    return "".join(_field(name) for name in names)
-
-
-def _at(offset: int, name: str, kind: str) -> str:
-    """Load a field of the command at ``%rec``."""
-    return (
-        f"  %{name}.p = getelementptr i8, ptr %rec, i64 {offset}\n"
-        f"  %{name} = load {kind}, ptr %{name}.p\n"
-    )
-
-
-def _set_worker(name: str, offset: int, prefix: str = "l") -> str:
-    """Copy a 32-bit field of a launch into a word of the worker block."""
-    value = f"{prefix}.{name}"
-    return (
-        _at(offset, value, "i32")
-        + f"  %{value}.64 = zext i32 %{value} to i64\n"
-        + f"  %{value}.w = getelementptr i64, ptr %worker, i64 {WORKER[name]}\n"
-        + f"  store i64 %{value}.64, ptr %{value}.w\n"
-    )
 
 
 def engine_ir() -> str:
@@ -107,7 +34,7 @@ def engine_ir() -> str:
     if platform.system() != "Linux" or machine not in _FUTEX:
         raise ConfigError(f"the emulated device runs on Linux (x86-64, AArch64), not on {machine}")
     return "\n".join(
-        (_declarations(_FUTEX[machine]), _helpers(), _producer(), _waiter(), _engine(machine))
+        (_declarations(_FUTEX[machine]), _helpers(), _producer(), _waiter(), engine_loop(machine))
     )
 
 
@@ -144,14 +71,14 @@ define internal i64 @now() {{
   ret i64 %ns
 }}
 define internal void @announce(ptr %c) noinline {{
-{_field("descriptor")}
+{field("descriptor")}
   %fd64 = load i64, ptr %descriptor.p
   %fd = trunc i64 %fd64 to i32
   %r = call i64 @write(i32 %fd, ptr @one, i64 8)
   ret void
 }}
 define internal void @wake_waiters(ptr %c) noinline {{
-{_fields("wake_at", "wakes")}
+{fields("wake_at", "wakes")}
   %o = atomicrmw xchg ptr %wake_at.p, i64 -1 seq_cst
   %w = atomicrmw add ptr %wakes.p, i64 1 seq_cst
   call void @futex_wake(ptr %wakes.p)
@@ -159,7 +86,7 @@ define internal void @wake_waiters(ptr %c) noinline {{
 }}
 ; Turn an error into a fault that names its command; the first one stays.
 define internal void @publish_fault(ptr %c, i64 %tag, i64 %kernel) noinline {{
-{_fields("error", "fault", "fault_tag", "fault_kernel")}
+{fields("error", "fault", "fault_tag", "fault_kernel")}
   %old = load i64, ptr %fault.p
   %fresh = icmp eq i64 %old, 0
   br i1 %fresh, label %yes, label %no
@@ -180,7 +107,7 @@ def _producer() -> str:
     return f"""
 ; Make commands up to ``head`` visible; wake the engine if it sleeps.
 define void @publish(ptr %c, i64 %head) {{
-{_fields("head", "sleeping")}
+{fields("head", "sleeping")}
   store atomic i64 %head, ptr %head.p seq_cst, align 8
   %s = load atomic i64, ptr %sleeping.p seq_cst, align 8
   %z = icmp eq i64 %s, 0
@@ -194,7 +121,7 @@ done:
 }}
 ; Ask for the descriptor to become readable when ``ticket`` is done.
 define void @watch(ptr %c, i64 %ticket) {{
-{_fields("watch_at", "completed")}
+{fields("watch_at", "completed")}
   %o = atomicrmw umin ptr %watch_at.p, i64 %ticket seq_cst
   %done = load atomic i64, ptr %completed.p seq_cst, align 8
   %late = icmp uge i64 %done, %ticket
@@ -207,7 +134,7 @@ end:
 }}
 ; End what runs, and all that is queued, with ``code``; false if something failed before.
 define i32 @fail(ptr %c, i64 %code) {{
-{_fields("error")}
+{fields("error")}
   %x = cmpxchg ptr %error.p, i64 0, i64 %code seq_cst seq_cst
   %first = extractvalue {{ i64, i1 }} %x, 1
   %r = zext i1 %first to i32
@@ -215,7 +142,7 @@ define i32 @fail(ptr %c, i64 %code) {{
 }}
 ; Make the engine return.
 define void @stop(ptr %c) {{
-{_fields("stop", "sleeping")}
+{fields("stop", "sleeping")}
   store atomic i64 1, ptr %stop.p seq_cst, align 8
   %o = atomicrmw xchg ptr %sleeping.p, i64 0 seq_cst
   call void @futex_wake(ptr %sleeping.p)
@@ -230,7 +157,7 @@ def _waiter() -> str:
 ; Block until ``ticket`` is done (1) or ``timeout`` nanoseconds have passed (0).
 define i32 @wait_for(ptr %c, i64 %ticket, i64 %timeout) {{
 entry:
-{_fields("completed", "wake_at", "wakes", "stop")}
+{fields("completed", "wake_at", "wakes", "stop")}
   %ts = alloca [2 x i64]
   %nsec.p = getelementptr i64, ptr %ts, i64 1
   %d0 = load atomic i64, ptr %completed.p seq_cst, align 8
@@ -267,224 +194,4 @@ yes:
 no:
   ret i32 0
 }}
-"""
-
-
-def _engine(machine: str) -> str:
-    names = (
-        *("head", "stop", "watchdog", "tail", "completed", "running_since", "running_tag"),
-        "sleeping",
-        *("wake_at", "watch_at", "error", "ring", "ring_mask"),
-    )
-    return f"""
-define void @engine(ptr %c) {{
-entry:
-{_fields(*names)}
-  %ring = load ptr, ptr %ring.p
-  %mask = load i64, ptr %ring_mask.p
-  br label %loop
-loop:
-  %pos = phi i64 [0, %entry], [%pos, %idle.out], [%pos.next, %advance]
-  %count = phi i64 [0, %entry], [%count, %idle.out], [%count.next, %advance]
-  %halt = load volatile i64, ptr %stop.p
-  %halted = icmp ne i64 %halt, 0
-  br i1 %halted, label %return, label %look
-look:
-  %head = load atomic i64, ptr %head.p acquire, align 8
-  %none = icmp eq i64 %head, %pos
-  br i1 %none, label %spin, label %command
-spin:
-  %turn = phi i64 [0, %look], [%turn.next, %spin.more]
-  call void asm sideeffect "{_RELAX[machine]}", ""()
-  %head1 = load atomic i64, ptr %head.p acquire, align 8
-  %news = icmp ne i64 %head1, %pos
-  br i1 %news, label %idle.out, label %spin.more
-spin.more:
-  %turn.next = add i64 %turn, 1
-  %patient = icmp ult i64 %turn.next, {_SPINS}
-  br i1 %patient, label %spin, label %sleep
-sleep:
-  store atomic i64 1, ptr %sleeping.p seq_cst, align 8
-  %head2 = load atomic i64, ptr %head.p seq_cst, align 8
-  %halt2 = load atomic i64, ptr %stop.p seq_cst, align 8
-  %quiet = icmp eq i64 %head2, %pos
-  %going = icmp eq i64 %halt2, 0
-  %rest = and i1 %quiet, %going
-  br i1 %rest, label %doze, label %awake
-doze:
-  call void @futex_wait(ptr %sleeping.p, i32 1, ptr null)
-  br label %awake
-awake:
-  store atomic i64 0, ptr %sleeping.p seq_cst, align 8
-  br label %idle.out
-idle.out:
-  br label %loop
-
-command:
-  %offset = and i64 %pos, %mask
-  %rec = getelementptr i8, ptr %ring, i64 %offset
-  %kind = load i32, ptr %rec
-{_at(4, "size", "i32")}{_at(8, "tag", "i64")}
-  %size64 = zext i32 %size to i64
-  %pos.next = add i64 %pos, %size64
-  %failed = load volatile i64, ptr %error.p
-  %healthy = icmp eq i64 %failed, 0
-  switch i32 %kind, label %finish [
-    i32 {PAD}, label %skip
-    i32 {MAP}, label %map
-    i32 {UNMAP}, label %unmap
-    i32 {LAUNCH}, label %launch.check
-    i32 {COPY}, label %copy.check
-    i32 {WRITE}, label %write.check
-    i32 {FILL}, label %fill.check
-    i32 {STAMP}, label %stamp.check
-  ]
-launch.check:
-  br i1 %healthy, label %launch, label %finish
-copy.check:
-  br i1 %healthy, label %copy, label %finish
-write.check:
-  br i1 %healthy, label %write, label %finish
-fill.check:
-  br i1 %healthy, label %fill, label %finish
-stamp.check:
-  br i1 %healthy, label %stamp, label %finish
-{_launch()}
-{_memory_commands()}
-finish:
-  %done.count = add i64 %count, 1
-  store atomic i64 %pos.next, ptr %tail.p release, align 8
-  store atomic i64 %done.count, ptr %completed.p seq_cst, align 8
-  %wake.at = load atomic i64, ptr %wake_at.p seq_cst, align 8
-  %wake.due = icmp ule i64 %wake.at, %done.count
-  br i1 %wake.due, label %wake, label %watched
-wake:
-  call void @wake_waiters(ptr %c)
-  br label %watched
-watched:
-  %watch.at = load atomic i64, ptr %watch_at.p seq_cst, align 8
-  %watch.due = icmp ule i64 %watch.at, %done.count
-  br i1 %watch.due, label %tell, label %advance
-tell:
-  %w.old = atomicrmw xchg ptr %watch_at.p, i64 -1 seq_cst
-  call void @announce(ptr %c)
-  br label %advance
-skip:
-  store atomic i64 %pos.next, ptr %tail.p release, align 8
-  br label %advance
-advance:
-  %count.next = phi i64 [%count, %skip], [%done.count, %watched], [%done.count, %tell]
-  br label %loop
-return:
-  ret void
-}}
-"""
-
-
-def _launch() -> str:
-    geometry = "".join(
-        _set_worker(name, 40 + 4 * i) for i, name in enumerate(("gx", "gy", "gz", "nx", "ny", "nz"))
-    )
-    return f"""
-launch:
-{_at(16, "function", "ptr")}{_at(24, "worker", "ptr")}{_at(32, "kernel", "i64")}
-{geometry}{_set_worker("shared_size", 64)}{_set_worker("dynamic", 68)}{_at(72, "plen", "i32")}
-  %plen64 = zext i32 %plen to i64
-  %inline = getelementptr i8, ptr %rec, i64 {PARAMETERS_OFFSET}
-  %params.w = getelementptr i64, ptr %worker, i64 {WORKER["params"]}
-  %params = load ptr, ptr %params.w
-  %mm = call ptr @memmove(ptr %params, ptr %inline, i64 %plen64)
-  %gxy = mul i64 %l.gx.64, %l.gy.64
-  %blocks = mul i64 %gxy, %l.gz.64
-  store i64 %tag, ptr %running_tag.p
-  %timed = load volatile i64, ptr %watchdog.p
-  %untimed = icmp eq i64 %timed, 0
-  br i1 %untimed, label %run, label %note
-note:
-  %began = call i64 @now()
-  store atomic i64 %began, ptr %running_since.p seq_cst, align 8
-  br label %run
-run:
-  call void %function(ptr %worker, i64 0, i64 %blocks)
-  br i1 %untimed, label %ran, label %unnote
-unnote:
-  store atomic i64 0, ptr %running_since.p seq_cst, align 8
-  br label %ran
-ran:
-  %outcome = load volatile i64, ptr %error.p
-  %fine = icmp eq i64 %outcome, 0
-  br i1 %fine, label %finish, label %broken
-broken:
-  call void @publish_fault(ptr %c, i64 %tag, i64 %kernel)
-  br label %finish
-"""
-
-
-def _memory_commands() -> str:
-    return f"""
-copy:
-{_at(16, "c.to", "ptr")}{_at(24, "c.from", "ptr")}{_at(32, "c.len", "i64")}
-  %c.r = call ptr @memmove(ptr %c.to, ptr %c.from, i64 %c.len)
-  br label %finish
-write:
-{_at(16, "w.to", "ptr")}{_at(24, "w.len", "i64")}
-  %w.from = getelementptr i8, ptr %rec, i64 {WRITE_OFFSET}
-  %w.r = call ptr @memmove(ptr %w.to, ptr %w.from, i64 %w.len)
-  br label %finish
-fill:
-{_at(16, "f.to", "ptr")}{_at(24, "f.count", "i64")}{_at(32, "f.value", "i32")}
-{_at(36, "f.width", "i32")}
-  switch i32 %f.width, label %finish [
-    i32 1, label %fill.8
-    i32 2, label %fill.16
-    i32 4, label %fill.32
-  ]
-fill.8:
-  %f.r = call ptr @memset(ptr %f.to, i32 %f.value, i64 %f.count)
-  br label %finish
-fill.16:
-  %f.short = trunc i32 %f.value to i16
-  br label %fill.16.test
-fill.16.test:
-  %f16.i = phi i64 [0, %fill.16], [%f16.next, %fill.16.one]
-  %f16.more = icmp ult i64 %f16.i, %f.count
-  br i1 %f16.more, label %fill.16.one, label %finish
-fill.16.one:
-  %f16.p = getelementptr i16, ptr %f.to, i64 %f16.i
-  store i16 %f.short, ptr %f16.p
-  %f16.next = add i64 %f16.i, 1
-  br label %fill.16.test
-fill.32:
-  br label %fill.32.test
-fill.32.test:
-  %f32.i = phi i64 [0, %fill.32], [%f32.next, %fill.32.one]
-  %f32.more = icmp ult i64 %f32.i, %f.count
-  br i1 %f32.more, label %fill.32.one, label %finish
-fill.32.one:
-  %f32.p = getelementptr i32, ptr %f.to, i64 %f32.i
-  store i32 %f.value, ptr %f32.p
-  %f32.next = add i64 %f32.i, 1
-  br label %fill.32.test
-stamp:
-{_at(16, "s.to", "ptr")}
-  %s.now = call i64 @now()
-  store atomic i64 %s.now, ptr %s.to seq_cst, align 8
-  br label %finish
-map:
-{_at(16, "m.first", "ptr")}{_at(24, "m.pages", "i64")}
-  %m.r = call ptr @memset(ptr %m.first, i32 1, i64 %m.pages)
-  br label %finish
-unmap:
-{_at(16, "u.first", "ptr")}{_at(24, "u.pages", "i64")}
-{_at(32, "u.from", "ptr")}{_at(40, "u.len", "i64")}
-  %u.r = call ptr @memset(ptr %u.first, i32 0, i64 %u.pages)
-  %u.small = icmp ule i64 %u.len, {_SMALL_UNMAP}
-  br i1 %u.small, label %unmap.clear, label %unmap.return
-unmap.clear:
-  %u.c = call ptr @memset(ptr %u.from, i32 0, i64 %u.len)
-  br label %finish
-unmap.return:
-  %u.m = call i32 @madvise(ptr %u.from, i64 %u.len, i32 {_MADV_DONTNEED})
-  %u.ok = icmp eq i32 %u.m, 0
-  br i1 %u.ok, label %finish, label %unmap.clear
 """

@@ -13,7 +13,6 @@ from outlast.server.drivers.emulated.results import (
     INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
-    LAUNCH_OUT_OF_RESOURCES,
     Refusal,
     cuda_call,
     number,
@@ -75,13 +74,11 @@ class LaunchCalls(ModuleCalls):
             and 0 < block_x <= _MAX_BX
             and 0 < block_y <= _MAX_BY
             and 0 < block_z <= _MAX_BZ
-            and threads <= _MAX_BX
+            and threads <= kernel.max_threads
             and 0 <= shared <= kernel.dynamic_limit
             and kernel.parameter_size <= len(params) <= MAX_PARAMETERS
         ):
             return INVALID_VALUE
-        if threads > kernel.max_threads:
-            return LAUNCH_OUT_OF_RESOURCES
         if not kernel.entry and not self._compile(kernel):
             return _INVALID_PTX
         engine = self.engine

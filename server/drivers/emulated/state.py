@@ -12,7 +12,7 @@ from outlast.errors import ConfigError
 from outlast.server.drivers.base import DeviceInfo, Fault
 from outlast.server.drivers.emulated import arena as arenas
 from outlast.server.drivers.emulated.engine import FOREVER, Engine
-from outlast.server.drivers.emulated.engine_ir import CONTROL
+from outlast.server.drivers.emulated.engine_layout import CONTROL
 from outlast.server.drivers.emulated.jit import Jit
 from outlast.server.drivers.emulated.objects import (
     Context,
