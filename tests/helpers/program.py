@@ -14,9 +14,7 @@ from helpers import ptx
 from helpers.server_process import assert_eventually
 
 from outlast.config import ClientConfig
-from outlast.session import wire
 from outlast.session.rows import EpochRow
-from outlast.session.schema import Kind
 from outlast.session.store import Store
 from outlast.shim import driver as cuda
 from outlast.shim.connection import OWNER, connect
@@ -150,14 +148,8 @@ class Program:
     def request_epoch(self) -> int:
         """Ask for an epoch of everything so far; return the seq it will have."""
         self.sync()
-        link = self.link
-        with link._mutex:
-            while link._polling or link._transport is None:
-                link._changed.wait(0.01)
-            session = link._session
-            request = wire.pack_message(Kind.EPOCH_REQUEST, generation=session.generation)
-            link._transport.send([request])
-            return session.next_seq - 1
+        self.link.request_epoch()
+        return self.link.next_seq - 1
 
     def checkpoint(self, state: Path) -> int:
         """Take an epoch and wait until it is committed in the journal of a server."""

@@ -102,8 +102,4 @@ def break_session(server: ServerProcess, program: Program, fault: str) -> None:
 
 def drop_connection(program: Program) -> None:
     """Break the data connection as a lost network does: no good-bye."""
-    link = program.link
-    with link._mutex:
-        while link._polling or link._transport is None:
-            link._changed.wait(0.01)
-        link._disconnect(link._transport, "the test breaks it")
+    program.link.reconnect()

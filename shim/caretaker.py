@@ -1,0 +1,147 @@
+"""The link's own thread: flushes what nobody waits for, keeps heartbeats, reconnects."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import zmq
+
+from outlast.errors import OutlastError, ServerDraining, ServerUnreachable
+from outlast.session import retry
+from outlast.session.client import ClientSession, Phase
+from outlast.shim.handshake import Handshake
+from outlast.shim.pump import Pump
+from outlast.shim.settings import LinkSettings
+
+log = logging.getLogger("outlast.link")
+
+#: How soon calls that nobody waits for are sent.
+FLUSH_INTERVAL = 0.001  # seconds
+#: How often the thread looks when nothing happens.
+IDLE_INTERVAL = 0.05  # seconds
+#: Ticks without calls after which it goes from the first to the second.
+IDLE_TICKS = 20
+
+
+class Caretaker:
+    """Attaches a session, and looks after it while the program does other things."""
+
+    def __init__(
+        self, session: ClientSession, settings: LinkSettings, mutex: threading.Lock
+    ) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.stop = threading.Event()
+        self.devices: list[dict[str, Any]] = []
+        self.reconnects = 0
+        #: Seconds each lost connection kept the session from its server.
+        self.stalls: list[float] = []
+        #: The thread is in its long sleep: a first call must rouse it.
+        self.asleep = False
+        self._session = session
+        self._settings = settings
+        self._mutex = mutex
+        self._tick = threading.Event()
+        self._idle_ticks = 0
+        self._thread: threading.Thread | None = None
+        self.pump = Pump(session, settings, mutex, self.rouse)
+
+    def start(self) -> None:
+        """Begin to look after a session that is attached."""
+        self._thread = threading.Thread(target=self._run, name="outlast-link", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end after `stop` was set."""
+        self.rouse()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def rouse(self) -> None:
+        """End the thread's sleep."""
+        self.asleep = False
+        self._tick.set()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            with self._mutex:
+                detached = self._session.phase is Phase.DETACHED and self.pump.transport is None
+                if not detached:
+                    self._on_tick()
+                    self.asleep = self._idle_ticks >= IDLE_TICKS
+            if detached:
+                self._come_back()
+            self._tick.wait(IDLE_INTERVAL if self.asleep else FLUSH_INTERVAL)
+            self._tick.clear()
+
+    def _on_tick(self) -> None:
+        session = self._session
+        if session.open_calls:
+            self._idle_ticks = 0
+            session.seal()
+        else:
+            self._idle_ticks += 1
+        if self.pump.polling:
+            if session.has_unsent:
+                self.pump.wake()
+        elif self.pump.transport is not None:
+            self.pump.pump(self.pump.transport, 0.0)
+
+    def _come_back(self) -> None:
+        try:
+            self.reattach(self._settings.reconnect_timeout)
+        except retry.Interrupted:
+            return
+        except OutlastError as error:
+            with self._mutex:
+                self._session.close(error)
+                self.pump.changed.notify_all()
+            return
+        stall = time.monotonic() - self.pump.lost_at
+        self.reconnects += 1
+        self.stalls.append(stall)
+        log.info(
+            "link back after %.3f s",
+            stall,
+            extra={"action": "link_back", "session": self._session.session_id},
+        )
+
+    def reattach(self, timeout: float) -> None:
+        """Attach within ``timeout`` seconds; a draining server restarts that time once."""
+        try:
+            self._attempts(timeout)
+        except ServerDraining:
+            self._attempts(timeout)
+
+    def _attempts(self, timeout: float) -> None:
+        begin = time.monotonic()
+        handshake = Handshake(
+            self.context,
+            self._settings.server,
+            self._session,
+            self._mutex,
+            self._settings.relay,
+            self._settings.heartbeat_timeout,
+            self.stop,
+        )
+        attempts = 0
+        try:
+            for attempt in retry.reconnecting(timeout, self.stop):
+                with attempt:
+                    attempts += 1
+                    transport = handshake.attach(begin + timeout)
+        except (ServerUnreachable, TimeoutError) as error:
+            elapsed = time.monotonic() - begin
+            raise ServerUnreachable(
+                f"no session server at {self._settings.server}: {attempts} attempts in "
+                f"{elapsed:.1f} s, the last one ended so: {error}. Is `outlast serve` running "
+                "there? LUPINE_SERVER names it",
+                endpoint=self._settings.server,
+                attempts=attempts,
+                elapsed=elapsed,
+            ) from error
+        self.devices = handshake.devices
+        with self._mutex:
+            self.pump.install(transport)
