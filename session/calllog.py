@@ -7,6 +7,7 @@ to a file; at the hard limit the call fails typed. It never drops.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Spill(Protocol):
     """Where batches go that memory has no room for (a file; in tests a list)."""
 
     def write(self, parts: list[bytes]) -> int:
-        """Append the parts and return where they begin."""
+        """Append the parts and return where they begin; `LogFull` if there is no room."""
 
     def read(self, position: int, sizes: list[int]) -> list[bytes]:
         """Return parts of the given sizes from ``position``."""
@@ -98,8 +99,11 @@ class CallLog:
         Raises
         ------
         LogFull
-            No epoch has made room.
+            No epoch has made room, or the batches over the limit cannot be spilled.
         """
+        if not self.full:
+            return
+        self.ask_again()
         if self.bytes >= self.hard_limit:
             raise LogFull(
                 f"the call log holds {self.bytes} bytes, its hard limit is {self.hard_limit}: "
@@ -107,14 +111,30 @@ class CallLog:
                 "LUPINE_REPLAY_LIMIT and LUPINE_REPLAY_HARD_LIMIT",
                 bytes=self.bytes,
             )
+        if self._spill is not None:
+            self._spill_oldest(self._spill)
+
+    @property
+    def full(self) -> bool:
+        """Whether `check_room` has something to say."""
+        return self.bytes >= self.hard_limit or self.memory > self.limit
 
     def append(self, batch: Batch) -> None:
-        """Add the next batch, spilling older ones if memory is over the limit."""
+        """Add the next batch, spilling older ones if memory is over the limit.
+
+        It never fails: the calls in it have been promised. What cannot be spilled stays in
+        memory, and the next call is refused.
+        """
         self.batches.append(batch)
         self.bytes += batch.size
         self.memory += batch.size
         if self.memory > self.limit and self._spill is not None:
-            self._spill_oldest(self._spill)
+            with contextlib.suppress(LogFull):
+                self._spill_oldest(self._spill)
+
+    def ask_again(self) -> None:
+        """Forget that an epoch was asked for: nothing came of it."""
+        self._asked_at = 0
 
     def wants_epoch(self) -> bool:
         """Return whether an epoch should be asked for, once per `EPOCH_SHARE` of growth."""

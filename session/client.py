@@ -268,10 +268,11 @@ class ClientSession:
         self._truncate(message["recoverable"])
         self._in_flight.clear()
         self._in_flight_bytes = 0
+        self.log.ask_again()
         self._requeue(applied)
 
     def detached(self) -> None:
-        """Note that the data connection is gone: nothing is sent until the next attachment."""
+        """Note that the data connection is gone: nothing is sent before the next one."""
         if self.phase is Phase.ATTACHED:
             self.phase = Phase.DETACHED
 
@@ -281,8 +282,7 @@ class ClientSession:
             return
         self.phase = Phase.CLOSED
         self.error = error
-        waiting = [*self._pending.values(), *(q.pending for q in self._queries.values())]
-        for pending in waiting:
+        for pending in (*self._pending.values(), *(q.pending for q in self._queries.values())):
             pending.fail(error)
         self._pending.clear()
         self._queries.clear()
@@ -427,9 +427,8 @@ class ClientSession:
 
     def _requeue(self, applied: int) -> None:
         """Queue everything behind ``applied``, queries at their places in the order."""
-        queries = deque(
-            sorted(self._queries.values(), key=lambda q: (q.after_seq, q.pending.number))
-        )
+        # They were asked in this order, so they stand in it.
+        queries = deque(self._queries.values())
         self._unsent.clear()
         self._unsent_bytes = 0
         for batch in self.log.since(applied + 1):
