@@ -125,7 +125,8 @@ class _Layout:
 
 def _pack_variable(kind: str, value: Any) -> bytes:
     if kind == "str":
-        text: bytes = value.encode()
+        # An error's text may quote bytes of a path that are no text.
+        text: bytes = value.encode(errors="backslashreplace")
         if len(text) > 0xFFFF:
             raise ProtocolError("a text field is longer than 65535 bytes")
         return struct.pack("<H", len(text)) + text
@@ -135,7 +136,10 @@ def _pack_variable(kind: str, value: Any) -> bytes:
     flat = [n for pair in value for n in pair] if kind == "ranges" else list(value)
     if len(value) > MAX_LIST:
         raise ProtocolError(f"more than {MAX_LIST} items in a list")
-    return struct.pack(f"<H{len(flat)}Q", len(value), *flat)
+    try:
+        return struct.pack(f"<H{len(flat)}Q", len(value), *flat)
+    except struct.error as error:
+        raise ProtocolError(f"a list holds what is no u64: {error}") from error
 
 
 def _parse_variable(kind: str, data: bytes, offset: int) -> tuple[Any, int]:
@@ -417,6 +421,8 @@ def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> It
         if known is None:
             raise ProtocolError(f"unknown reply kind {kind}")
         yield Reply(known, number, result, value, data)
+    if next_payload != len(payloads):
+        raise ProtocolError("payload frames without a reply")
 
 
 def pack_fields(op: Op, *values: Any) -> bytes:
