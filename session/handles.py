@@ -46,6 +46,8 @@ class HandleTable:
         self.real: dict[HandleKind, dict[int, int]] = {kind: {} for kind in HandleKind}
         #: Ids whose creation failed; what uses them is skipped.
         self.dead: set[int] = set()
+        self._children: dict[int, dict[int, None]] = {}
+        self._highest = 0
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -59,13 +61,16 @@ class HandleTable:
         Raises
         ------
         KeyError
-            The id was used before, or a parent does not live.
+            The id is in use or was dead from the start, or a parent does not live.
         """
-        if handle.id in self._handles:
+        if handle.id in self._handles or handle.id in self.dead:
             raise KeyError(f"handle {handle.id:#x} is already in use")
         for parent in handle.parents:
             if parent not in self._handles:
                 raise KeyError(f"handle {handle.id:#x} depends on {parent:#x}, which is gone")
+        for parent in handle.parents:
+            self._children.setdefault(parent, {})[handle.id] = None
+        self.reserve(handle.id)
         self._handles[handle.id] = handle
         self.real[handle.kind][handle.id] = handle.real
 
@@ -80,8 +85,10 @@ class HandleTable:
         if found is None:
             return []
         removed: list[Handle] = []
-        for child in [h.id for h in self._handles.values() if handle in h.parents]:
+        for child in self._children.pop(handle, {}):
             removed.extend(self.remove(child))
+        for parent in found.parents:
+            self._children.get(parent, {}).pop(handle, None)
         del self._handles[handle]
         del self.real[found.kind][handle]
         return [*removed, found]
@@ -92,5 +99,9 @@ class HandleTable:
         yield from self._handles.values()
 
     def next_id(self, step: int) -> int:
-        """Return the lowest id above every live one."""
-        return max(self._handles, default=-step) + step
+        """Return the lowest id above every one that was ever used."""
+        return max(self._highest, *self.dead, 0) + step
+
+    def reserve(self, handle: int) -> None:
+        """Note that ids up to ``handle`` have been used, whether they live or not."""
+        self._highest = max(self._highest, handle)
