@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.command == "journal":
+            return _journal(vars(arguments))
         return _serve(vars(arguments))
     except ConfigError as error:
         return _fail(error, UNUSABLE)
@@ -41,6 +43,20 @@ def _serve(flags: Mapping[str, str | None]) -> int:
     from outlast.server.app import serve
 
     return serve(config)
+
+
+def _journal(flags: Mapping[str, str | None]) -> int:
+    config = ServeConfig.resolve(flags)
+    log.configure(config.log_level)
+    from outlast.server import admin
+
+    if flags["action"] == "downgrade":
+        print(admin.downgrade(config, str(flags["revision"])))
+    elif flags["action"] == "unpark":
+        print(admin.unpark(config, str(flags["session"])))
+    else:
+        print(admin.sessions(config))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +77,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, entry in SERVE_SETTINGS.items():
         _add_flag(serve, name, entry)
+    _add_journal(commands)
     return parser
+
+
+def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    journal = commands.add_parser(
+        "journal",
+        help="look into the journal, or mend it",
+        description="Look into the journal of a server, or mend it.",
+        allow_abbrev=False,
+    )
+    actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("sessions", help="list the sessions")
+    unpark = actions.add_parser("unpark", help="let a parked session be tried again")
+    unpark.add_argument("session", metavar="SESSION")
+    downgrade = actions.add_parser(
+        "downgrade", help="take the journal back to a revision that an older version reads"
+    )
+    downgrade.add_argument("revision", metavar="REVISION")
+    for action in (listing, unpark, downgrade):
+        for name in ("state_dir", "database", "log_level"):
+            _add_flag(action, name, SERVE_SETTINGS[name])
 
 
 def _add_flag(parser: argparse.ArgumentParser, name: str, entry: Setting) -> None:
