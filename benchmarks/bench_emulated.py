@@ -1,12 +1,11 @@
 """What a launch costs on the emulated device; prints one JSON line a measurement.
 
-Run ``python benchmarks/emulated_launch.py``.
+Run ``python benchmarks/bench_emulated.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -14,18 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import EMPTY_KERNEL, report
+
 from outlast.server.drivers.emulated import EmulatedDriver
 from outlast.server.drivers.emulated.jit import Jit
-
-PTX = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry empty(.param .u64 pointer)
-{
-    ret;
-}
-"""
 
 
 def check(returned: tuple[Any, ...]) -> Any:
@@ -33,11 +24,6 @@ def check(returned: tuple[Any, ...]) -> Any:
     if returned[0]:
         raise RuntimeError(str(returned[0]))
     return returned[1] if len(returned) == 2 else returned[1:]
-
-
-def report(name: str, value: float, unit: str) -> None:
-    """Print one measurement."""
-    print(json.dumps({"benchmark": name, "value": round(value, 3), "unit": unit}), flush=True)
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -51,7 +37,7 @@ def open_device(cache: Path) -> tuple[EmulatedDriver, int]:
     """Return a device with a context and the empty kernel."""
     cuda = EmulatedDriver(jit=Jit(cache))
     check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))
-    module = check(cuda.cuModuleLoadData(PTX.encode()))
+    module = check(cuda.cuModuleLoadData(EMPTY_KERNEL))
     return cuda, check(cuda.cuModuleGetFunction(module, b"empty"))
 
 
@@ -72,8 +58,13 @@ def measure(count: int, cache: Path) -> None:
         for _ in range(count):
             cuda.launch_packed(kernel, 0, 1, 1, 1, 1, 1, 1, 0, parameters)
 
-    issued = min(timed(queue) for _ in range(5)) / count
-    report("issue of an empty launch", issued * 1e6, "us")
+    def issue() -> float:
+        """Return the processor time that launches take of the calling thread."""
+        began = time.thread_time()
+        queue()
+        return time.thread_time() - began
+
+    report("issue of an empty launch", min(issue() for _ in range(5)) / count * 1e6, "us")
     check(cuda.cuCtxSynchronize())
 
     def finish() -> None:
@@ -109,7 +100,7 @@ def measure(count: int, cache: Path) -> None:
 
     cuda, kernel = open_device(cache)
     report("first launch, kernel cached", timed(launch) * 1e3, "ms")
-    report("module load", timed(lambda: check(cuda.cuModuleLoadData(PTX.encode()))) * 1e3, "ms")
+    report("module load", timed(lambda: check(cuda.cuModuleLoadData(EMPTY_KERNEL))) * 1e3, "ms")
     cuda.close()
 
 

@@ -118,10 +118,10 @@ class ContextCalls(DriverState):
     def cuDevicePrimaryCtxReset(self, dev: Any) -> None:
         """Destroy what the primary context owns, and forget a fault."""
         device = self._device(dev)
-        self.engine.wait(self.engine.issued, _FOREVER)
+        self.engine.finish(self.engine.issued)
         with self.engine.lock:
             self._empty(device.primary)
-            self.engine.wait(self.engine.issued, _FOREVER)
+            self.engine.finish(self.engine.issued)
             self.engine.clear_fault()
 
     @cuda_call(2, always=True)
@@ -247,6 +247,3 @@ class ContextCalls(DriverState):
         for address, _ in module.globals.values():
             arena.release(address)
         self._modules.drop(module.handle)
-
-
-_FOREVER = 1e9  # seconds

@@ -112,6 +112,8 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCa
         code = self.fault_code()
         if code:
             return code
+        if isinstance(data, memoryview) and not (data.itemsize == 1 and data.c_contiguous):
+            data = data.tobytes()
         try:
             queue = self._stream(stream)
             self._check(address, len(data))
@@ -155,7 +157,7 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCa
         ]
 
     def view(self, region: Region) -> memoryview:
-        """Return the bytes of a region, writable; only while the device is idle."""
+        """Return the bytes of a region, writable; only while the device is idle and open."""
         return self._devices[region.device].arena.view(region.address, region.size)
 
     def close(self) -> None:

@@ -45,7 +45,9 @@ from outlast.server.drivers.emulated.jit import Jit
 RING_SIZE = 4 << 20  # bytes; a power of two
 #: Up to this many bytes are copied into the ring, so that nothing need be kept alive.
 INLINE_WRITE = 4096
-FOREVER = 1 << 62  # nanoseconds
+_LONGEST_WAIT = 1 << 62  # nanoseconds
+#: A wait without end looks this often whether a signal came or the device was closed.
+_WAIT_SLICE = 0.2  # seconds
 
 # What ends a kernel from outside.
 DEINITIALIZED, LAUNCH_TIMEOUT = 4, 702
@@ -267,8 +269,13 @@ class Engine:
 
     def wait(self, ticket: int, timeout: float) -> bool:
         """Block without the GIL until a command is done; False after ``timeout`` seconds."""
-        nanoseconds = min(int(timeout * 1e9), FOREVER) if timeout > 0 else 0
+        nanoseconds = min(int(timeout * 1e9), _LONGEST_WAIT) if timeout > 0 else 0
         return bool(self._wait_for(self._control, ticket, nanoseconds))
+
+    def finish(self, ticket: int) -> None:
+        """Block until a command is done, however long, or the device is closed."""
+        while not self.wait(ticket, _WAIT_SLICE) and not self._closed:
+            pass
 
     def fileno(self) -> int:
         """Return the descriptor that announces watched tickets and faults."""
@@ -277,11 +284,15 @@ class Engine:
     def watch(self, ticket: int) -> None:
         """Announce a ticket once it is done."""
         with self.lock:
+            if self._closed:
+                return
             heapq.heappush(self._watched, ticket)
             self._watch(self._control, self._watched[0])
 
     def drain(self) -> None:
         """Take back the announcement; tickets not done yet will be announced."""
+        if self._closed:
+            return
         try:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:
@@ -327,6 +338,8 @@ class Engine:
             return not self._thread.is_alive()
         self._closed = True
         self._watchdog_stop.set()
+        # Before anything is woken, so that no waiting call takes the end for a success.
+        self.words[_FAULT] = self.words[_FAULT] or DEINITIALIZED
         self.fail(DEINITIALIZED)
         self._stop(self._control)
         self._thread.join(timeout)
@@ -334,9 +347,10 @@ class Engine:
             self._watchdog.join(timeout)
         ended = not self._thread.is_alive()
         if ended:
-            self.words[_FAULT] = self.words[_FAULT] or DEINITIALIZED
             self._kept.clear()
-            os.close(self._descriptor)
+            with self.lock:
+                self.words[CONTROL["descriptor"]] = NOBODY
+                os.close(self._descriptor)
         return ended
 
 

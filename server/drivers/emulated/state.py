@@ -11,7 +11,7 @@ from typing import Any
 from outlast.errors import ConfigError
 from outlast.server.drivers.base import DeviceInfo, Fault
 from outlast.server.drivers.emulated import arena as arenas
-from outlast.server.drivers.emulated.engine import FOREVER, Engine
+from outlast.server.drivers.emulated.engine import Engine
 from outlast.server.drivers.emulated.engine_layout import CONTROL
 from outlast.server.drivers.emulated.jit import Jit
 from outlast.server.drivers.emulated.objects import (
@@ -165,12 +165,13 @@ class DriverState:
         reason = _FAULT_TEXTS.get(code, f"error {code}")
         if code in (700, 716):
             reason += f" at {address:#x}"
-        reason += f" in kernel {self._kernel_names[kernel]}"
+        if kernel < len(self._kernel_names):
+            reason += f" in kernel {self._kernel_names[kernel]}"
         return Fault(code, tag, f"{reason}, PTX line {line}" if line else reason)
 
     def _finish(self, ticket: int) -> None:
         """Block until a ticket is done; refuse with the fault if one ended it."""
-        self.engine.wait(ticket, FOREVER / 1e9)
+        self.engine.finish(ticket)
         self._flush_output()
         code = self.fault_code()
         if code:

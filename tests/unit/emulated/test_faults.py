@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from typing import Any
 
@@ -138,3 +139,43 @@ def test_closing_frees_the_address_range_and_the_descriptor(make_driver: Any) ->
         os.fstat(descriptor)
     again = make_driver(base=base)
     assert again.devices()[0].arena_base == base
+
+
+def test_an_error_that_comes_between_launches_is_not_lost(fresh: Any) -> None:
+    target, store = fresh.put(np.zeros(1, np.int32)), fresh.kernel("store")
+    fresh.cuda.engine.fail(TIMEOUT)
+    fresh.cuda.tag = 5
+    fresh.launch(store, 1, 1, target, 1)
+    assert fresh.cuda.cuCtxSynchronize()[0] == TIMEOUT
+    assert fresh.cuda.fault().tag == 5
+    assert "in kernel" not in fresh.cuda.fault().reason
+
+
+def test_a_closed_device_says_so(make_host: Any) -> None:
+    host = make_host()
+    kernel, target = host.kernel("store"), host.put(np.zeros(1, np.int32))
+    host.cuda.close()
+    host.cuda.close()
+    assert host.cuda.cuMemAlloc(4)[0] == 4
+    assert host.launch(kernel, 1, 1, target, 1) == 4
+    assert host.cuda.enqueue_write(target, b"abcd", 0) == 4
+    host.cuda.watch(1 << 40)
+    host.cuda.drain()
+    assert host.cuda.devices() == []
+
+
+def test_closing_wakes_a_thread_that_waits(make_host: Any) -> None:
+    host = make_host()
+    flag = host.put(np.zeros(1, np.int32))
+    host.launch(host.kernel("spin"), 1, 1, flag)
+    results = []
+
+    def synchronize() -> None:
+        host.cuda.cuCtxSetCurrent(host.context)
+        results.append(host.cuda.cuCtxSynchronize()[0])
+
+    thread = threading.Thread(target=synchronize)
+    thread.start()
+    host.cuda.close()
+    thread.join(10.0)
+    assert results == [4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,28 @@ def test_float_atomics_give_the_same_bits_every_time(
         host.run(host.kernel("block_reduce"), 64, 256, px, out, 1 << 14)
         found.add(host.get(out, np.zeros(1, np.float32)).tobytes())
     assert len(found) == 1
+
+
+def test_threads_issue_side_by_side_and_no_launch_is_lost(host: Any) -> None:
+    kernel, threads, launches = host.kernel("store"), 4, 2000
+    targets = [host.put(np.zeros(1, np.int32)) for _ in range(threads)]
+    counter = host.cuda.cuModuleGetGlobal(host.module("common"), b"counter")[1]
+    count = host.kernel("use_globals")
+    before = host.get(counter, np.zeros(1, np.uint64))[0]
+    scratch = host.put(np.zeros(1, np.float32))
+
+    def issue(target: int) -> None:
+        host.cuda.cuCtxSetCurrent(host.context)
+        add = scratch.to_bytes(8, "little") + (1).to_bytes(4, "little")
+        for value in range(launches):
+            packed = target.to_bytes(8, "little") + value.to_bytes(4, "little")
+            assert host.cuda.launch_packed(kernel, 0, 1, 1, 1, 1, 1, 1, 0, packed) == 0
+            assert host.cuda.launch_packed(count, 0, 1, 1, 1, 1, 1, 1, 0, add) == 0
+
+    running = [threading.Thread(target=issue, args=(target,)) for target in targets]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert [host.get(t, np.zeros(1, np.int32))[0] for t in targets] == [launches - 1] * threads
+    assert host.get(counter, np.zeros(1, np.uint64))[0] == before + threads * launches
