@@ -28,7 +28,7 @@ from outlast.session.client import DEFAULT_WINDOW
 from outlast.session.ids import check_session_id, digest, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow
-from outlast.session.schema import PROTOCOL_VERSION, Intent, Kind
+from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind
 from outlast.session.wire import Message
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class Attachments:
 
         run(self._attach(entry, hello, message), done)
 
-    def version_error(self, message: Message) -> VersionMismatch:
+    def version_error(self, spoken: str, build: str = "unknown") -> VersionMismatch:
         """Return the refusal of a client that speaks another version."""
         return VersionMismatch(
-            f"the client (build {message['build']}) speaks protocol {message['protocol']}, "
-            f"this server (build {__version__}) speaks {PROTOCOL_VERSION}: install the same "
-            "release on both sides"
+            f"the client (build {build}) speaks {spoken}, this server (build {__version__}) "
+            f"protocol {PROTOCOL_VERSION} with call streams of format {STREAM_FORMAT}: install "
+            "the same release on both sides"
         )
 
     # -- the flow of a HELLO -------------------------------------------------------------------

@@ -112,6 +112,10 @@ class DataLink:
         with self._lock:
             return self._send(peer, frames)
 
+    def forget(self) -> None:
+        """Drop what was meant for a peer that is gone; it is owed still, and sent again."""
+        self._backlog.clear()
+
     def heard(self, peer: bytes) -> None:
         """Forget other peers and what was meant for them: this one is attached now."""
         self._backlog.clear()

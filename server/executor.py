@@ -98,6 +98,8 @@ class Executor:
         #: (seq, monotonic start) of a call that may take long, for the pulse thread.
         self.in_call: tuple[int, float] | None = None
         self.waits: list[Wait] = []
+        #: Bytes of the copies among them.
+        self.coming = 0
         self._watched = 0
         self.seq = 0
         self.context = 0
@@ -195,6 +197,8 @@ class Executor:
     ) -> None:
         """Answer ``number`` once ``ticket`` is done."""
         self.waits.append(Wait(ticket, kind, number, data))
+        if data is not None:
+            self.coming += len(data)
 
     def poll(
         self, ticket: int, number: int, finish: Callable[[], tuple[int, bytes]] | None = None
@@ -282,6 +286,8 @@ class Executor:
     def _end_wait(self, wait: Wait) -> None:
         result: int = self.poisoned
         data: memoryview | bytes = b""
+        if wait.data is not None:
+            self.coming -= len(wait.data)
         if not result and wait.finish is not None:
             result, data = wait.finish()
         elif not result and wait.data is not None:

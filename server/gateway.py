@@ -26,10 +26,12 @@ from outlast.server.drain import Drain
 from outlast.server.relay import Relay
 from outlast.server.sessions import SessionTable
 from outlast.session import wire
-from outlast.session.schema import PROTOCOL_VERSION, Kind
+from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
 
 log = logging.getLogger(__name__)
 
+#: Formats of stored call streams that this version applies: its own and the one before.
+READABLE_FORMATS = (STREAM_FORMAT, STREAM_FORMAT - 1)
 #: Messages handled before other sources get their turn.
 BURST = 256
 
@@ -220,6 +222,10 @@ class Gateway:
     def _on_frames(self, peer: bytes, frames: list[bytes]) -> None:
         if self.relay.forward(peer, frames):
             return
+        version = wire.version_of(frames)
+        if version is not None and version != PROTOCOL_VERSION:
+            self.refuse(peer, self.attachments.version_error(f"protocol {version}"))
+            return
         try:
             message = wire.parse_message(frames)
         except ProtocolError as error:
@@ -233,8 +239,9 @@ class Gateway:
             self.send(peer, [pong])
         elif message.kind is not Kind.HELLO:
             self.refuse(peer, ProtocolError(f"{message.kind.name} before HELLO"))
-        elif message["protocol"] != PROTOCOL_VERSION:
-            self.refuse(peer, self.attachments.version_error(message))
+        elif message["stream_format"] not in READABLE_FORMATS:
+            spoken = f"call streams of format {message['stream_format']}"
+            self.refuse(peer, self.attachments.version_error(spoken, message["build"]))
         elif self.draining:
             self.refuse(peer, ServerDraining("the server is shutting down"), retry_after=0.2)
         else:

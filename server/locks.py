@@ -12,7 +12,7 @@ import signal
 import time
 from pathlib import Path
 
-from outlast.errors import ConfigError
+from outlast.errors import RestoreFailed
 
 #: How long a dying owner is waited for before it is killed.
 PATIENCE = 2.0  # seconds
@@ -55,7 +55,7 @@ class LifetimeLock:
 
         Raises
         ------
-        ConfigError
+        RestoreFailed
             The holder cannot be found or does not go.
         """
         if self.acquire():
@@ -64,13 +64,13 @@ class LifetimeLock:
         try:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            raise ConfigError(f"the holder of {self.path} cannot be found") from error
+            raise RestoreFailed(f"the holder of {self.path} cannot be found") from error
         try:
             # Not a recycled pid: the lock is still held while we hold the pidfd.
             if not self.try_acquire():
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 if not self.acquire():
-                    raise ConfigError(f"process {pid} holds {self.path} and does not go")
+                    raise RestoreFailed(f"process {pid} holds {self.path} and does not go")
         finally:
             os.close(pidfd)
 

@@ -240,7 +240,7 @@ class SessionTable:
             if error is not None:
                 log.error("journal: %s", error, extra={"action": "journal_failed"})
 
-        self._gateway.database.submit(work, done, patience=float("inf"))
+        self._gateway.database.submit(work, done)
 
 
 def _journal_entry(entry: Json) -> Entry:

@@ -46,7 +46,8 @@ from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
 from outlast.session.wire import Message
 
-log = logging.getLogger(__name__)
+# Not by __name__, which is "__main__" here: nobody listens to that one.
+log = logging.getLogger("outlast.server.worker")
 
 #: Calls are not started this long before the lease may end.
 LEASE_MARGIN = 2.0  # seconds
@@ -121,8 +122,8 @@ class Worker:
 
     def _prepare(self, start: Json) -> None:
         self._lock = LifetimeLock(Path(start["lock"]))
-        if not self._lock.acquire():
-            raise RestoreFailed(f"another worker still holds {start['lock']}")
+        # A worker that has lost its gateway ends by itself; one that does not is killed.
+        self._lock.evict()
         self._driver = get_driver(start["device"], **start.get("device_options", {}))
         self._executor = Executor(self._driver, self._host, self._page)
         provider = open_provider(start["provider"], Path(start["state_dir"]))
@@ -191,7 +192,7 @@ class Worker:
             self._on_control(self._inbox.popleft())
         while (item := self._next_message()) is not None and not self._stop:
             self._on_frames(*item)
-            if self._host.untold >= TELL_CALLS or self._host.crowded:
+            if self._host.untold >= TELL_CALLS or self._crowded():
                 executor.settle()
                 self._flush(idle=True)
         executor.settle()
@@ -210,16 +211,19 @@ class Worker:
         While the client owes too many acknowledgements, calls are held back (in their
         order) and everything else goes on: the acknowledgement comes that way.
         """
-        if self._held and not self._host.crowded:
+        if self._held and not self._crowded():
             return self._held.popleft()
         while self._link.messages:
             item = self._link.messages.popleft()
             frames = item[1]
             is_calls = bool(frames) and frames[0][3:4] == CALLS_KIND
-            if not is_calls or not (self._held or self._host.crowded):
+            if not is_calls or not (self._held or self._crowded()):
                 return item
             self._held.append(item)
         return None
+
+    def _crowded(self) -> bool:
+        return self._host.crowded(self._executor.coming)
 
     def _timeout(self) -> float:
         if self._inbox or self._epochs.has_news:
@@ -260,6 +264,8 @@ class Worker:
             },
         )
         self._host.lost()
+        self._held.clear()
+        self._link.forget()
 
     # -- frames from clients -------------------------------------------------------------------
 
@@ -306,7 +312,10 @@ class Worker:
             raise SessionFenced("the lease of this server is over: say HELLO again")
         skip = host.admit(first_seq, count)
         stream = memoryview(frames[0])[wire.CALLS_HEADER.size :]
+        last = max(host.applied, first_seq + count - 1)
         self._executor.run(first_seq, skip, stream, frames[1:])
+        if count and host.applied != last:
+            raise ProtocolError(f"a batch said to end with call {last} ends with {host.applied}")
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         host = self._host

@@ -219,6 +219,12 @@ def parse_replies(frame: bytes) -> tuple[int, int] | None:
     return REPLIES_HEADER.unpack_from(frame)[3:]
 
 
+def version_of(frames: Sequence[Any]) -> int | None:
+    """Return the protocol version a message says it follows, None if it is not ours."""
+    header = bytes(frames[0][:3]) if frames else b""
+    return header[2] if len(header) == 3 and header[:2] == MAGIC else None
+
+
 def parse_message(frames: Sequence[Any]) -> Message:
     """Parse a multipart message.
 
