@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -89,10 +90,8 @@ class ClientProgram:
             reader.join(DEADLINE)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):  # what was told to a dead program
                 pipe.close()
-            except BrokenPipeError:
-                pass  # what was told to a dead program
 
     @property
     def errors(self) -> str:

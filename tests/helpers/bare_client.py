@@ -1,0 +1,71 @@
+"""A client without a link: the test itself decides when frames are sent and read."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import zmq
+
+from outlast.session import ids, wire
+from outlast.session.client import ClientSession
+from outlast.session.pending import Pending
+from outlast.session.schema import Intent, Op
+from outlast.shim.handshake import Handshake
+from outlast.shim.transport import Transport
+
+
+class BareClient:
+    """An attached session whose messages move only in `push` and `pull`."""
+
+    def __init__(self, server: str, relay: bool = False) -> None:
+        self.session = ClientSession(
+            ids.random_session_id(), ids.new_incarnation(), ids.new_token(), None, Intent.CREATE
+        )
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._bind = wire.pack_record(Op.BIND, 1, 0)
+        handshake = Handshake(
+            self._context, server, self.session, threading.Lock(), relay, 5.0, threading.Event()
+        )
+        self.transport: Transport = handshake.attach(time.monotonic() + 10)
+
+    def __enter__(self) -> BareClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.transport.close()
+        self._context.destroy(linger=0)
+
+    def bind(self, context: int) -> None:
+        """Make a context the one that later calls are made in."""
+        self._bind = wire.pack_record(Op.BIND, 1, context)
+
+    def send(self, op: Op, *args: int) -> int:
+        """Log a one-way call."""
+        return self.session.append(wire.pack_record(op, *args), self._bind)
+
+    def call(self, op: Op, *args: int, out: memoryview | None = None) -> Pending:
+        """Log an answered call."""
+        seq = self.session.append(wire.pack_record(op, *args), self._bind)
+        return self.session.expect(op, seq, out)
+
+    def push(self) -> None:
+        """Send what may be sent."""
+        self.session.seal()
+        for frames in self.session.take_outgoing():
+            assert self.transport.send(frames)
+
+    def pull(self, timeout: float) -> bool:
+        """Take in what has come, acknowledge it; return whether the connection stands."""
+        messages, standing = self.transport.poll(timeout)
+        for frames in messages:
+            replies = wire.parse_replies(frames[0])
+            if replies is None:
+                self.session.receive(wire.parse_message(frames))
+            else:
+                stream = memoryview(frames[0])[wire.REPLIES_HEADER.size :]
+                self.session.receive_replies(*replies, stream, frames[1:])
+        acknowledgement = self.session.ack()
+        if acknowledgement is not None:
+            self.transport.send([acknowledgement])
+        return standing
