@@ -132,6 +132,10 @@ class Program:
         """Wait for everything."""
         ok(cuda.cuCtxSynchronize())
 
+    def reconnects(self) -> int:
+        """Return how often the connection was lost and came back."""
+        return self.link.reconnects
+
     # -- the tape ------------------------------------------------------------------------------
 
     def new_tape(self) -> tuple[int, int]:
