@@ -161,6 +161,10 @@ class Program:
         wait_for_epoch(state, self.link.session_id, seq)
         return seq
 
+    def checkpoint_of(self, state: str) -> int:
+        """Do as `checkpoint`, for another process that asks."""
+        return self.checkpoint(Path(state))
+
 
 def tape_of(digits: Sequence[int], start: int = 0) -> int:
     """Return what a tape holds after these digits."""
