@@ -143,6 +143,7 @@ def test_closing_frees_the_address_range_and_the_descriptor(make_driver: Any) ->
 
 def test_an_error_that_comes_between_launches_is_not_lost(fresh: Any) -> None:
     target, store = fresh.put(np.zeros(1, np.int32)), fresh.kernel("store")
+    assert fresh.cuda.cuCtxSynchronize()[0] == 0
     fresh.cuda.engine.fail(TIMEOUT)
     fresh.cuda.tag = 5
     fresh.launch(store, 1, 1, target, 1)

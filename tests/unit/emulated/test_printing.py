@@ -1,3 +1,5 @@
+"""Device printf: every conversion as C has it."""
+
 from __future__ import annotations
 
 import struct
