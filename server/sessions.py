@@ -114,7 +114,7 @@ class SessionTable:
 
     def _on_death(self, entry: SessionEntry, worker: WorkerProcess) -> None:
         self._gateway.unwatch(worker.channel.fileno())
-        code = worker.reap()
+        code, ready = worker.reap(), worker.ready
         seq, op = worker.in_hand
         log.error(
             "worker died (code %d) with call %d %s",
@@ -130,7 +130,7 @@ class SessionTable:
         if self._gateway.drain is not None:
             self._gateway.drain.gone(entry.session_id)
             return
-        reason = entry.crashes.died(seq, op, code)
+        reason = entry.crashes.died(seq, op, code, ready)
         if reason:
             self._park(entry, seq, reason)
 

@@ -41,6 +41,7 @@ from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
 from outlast.server.locks import LifetimeLock
+from outlast.server.workers import DIVERGED
 from outlast.session import wire
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
@@ -295,7 +296,7 @@ class Worker:
             self._refuse(peer, error)
         except ReplayDiverged as error:
             self._fail("diverged", error)
-            self._stop, self._exit_code = True, 1
+            self._stop, self._exit_code = True, DIVERGED
         except OutlastError as error:
             self._refuse(peer, error)
 

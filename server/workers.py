@@ -28,6 +28,9 @@ CRASH_SIGNALS = {
     signal.SIGFPE,
     signal.SIGSYS,
 }
+#: Exit code of a worker whose replay gave another outcome than the recorded one: trying again
+#: from the stored epoch may help.
+DIVERGED = 75  # EX_TEMPFAIL
 
 
 class WorkerProcess:
@@ -202,12 +205,14 @@ class CrashCount:
             self._progress = seq
             self._deaths.clear()
 
-    def died(self, seq: int, op: str, code: int) -> str:
+    def died(self, seq: int, op: str, code: int, ready: bool = True) -> str:
         """Note a death; return why the session is to be parked, or nothing.
 
-        A death by SIGKILL between calls is somebody else's doing and does not count.
+        A death by SIGKILL between calls is somebody else's doing and does not count, nor
+        does an exit before the worker was ``ready``: its client is told at once.
         """
-        own_doing = -code in CRASH_SIGNALS
+        failed = code > 0 and code != DIVERGED and ready
+        own_doing = -code in CRASH_SIGNALS or failed
         if not own_doing and not op:
             return ""
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
