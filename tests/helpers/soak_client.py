@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "resilience" / "programs"
-#: Names of the programs.
-NAMES = ("training", "threads")
+#: File of each program.
+FILES = {"training": "short_training.py", "threads": "threads.py"}
+NAMES = tuple(FILES)
 #: How long a hanging program gets to write its stacks.
 LAST_WORDS = 1.0  # seconds
 
@@ -44,7 +45,7 @@ class SoakClient:
         self.report: dict[str, Any] | None = None
         self._moved = threading.Condition()
         self._errors = folder / "client.log"
-        command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--seed", str(seed)]
+        command = [sys.executable, str(PROGRAMS / FILES[name]), "--seed", str(seed)]
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
