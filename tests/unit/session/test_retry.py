@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import tenacity
+
+from outlast.errors import (
+    AuthenticationFailed,
+    JournalUnavailable,
+    OutlastError,
+    ServerUnreachable,
+    SessionBusy,
+    SessionLost,
+)
+from outlast.session import retry
+from outlast.session.retry import RECONNECT, Backoff, Interrupted
+
+QUICK = Backoff(initial=0.001, maximum=0.002, jitter=0.001)
+
+
+class Attempts:
+    """Fails with the given error so many times, then returns."""
+
+    def __init__(self, error: BaseException, failures: int = 1_000_000) -> None:
+        self.error = error
+        self.failures = failures
+        self.made = 0
+
+    def __call__(self) -> str:
+        self.made += 1
+        if self.made <= self.failures:
+            raise self.error
+        return "done"
+
+
+def reconnecting(timeout: float, stop: threading.Event | None = None) -> tenacity.Retrying:
+    return retry.reconnecting(timeout, stop or threading.Event(), QUICK)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServerUnreachable("gone"), SessionBusy("busy"), ConnectionResetError(), TimeoutError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_may_pass_is_tried_again(error: Exception):
+    attempts = Attempts(error, failures=3)
+    assert reconnecting(5.0)(attempts) == "done"
+    assert attempts.made == 4
+
+
+def test_the_last_error_is_raised_as_it_is():
+    error = SessionBusy("still busy")
+    with pytest.raises(SessionBusy) as caught:
+        reconnecting(0.02)(Attempts(error))
+    assert caught.value is error
+    assert not isinstance(caught.value, tenacity.RetryError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("bad"), SessionLost("lost"), KeyError("x"), OutlastError("?")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_pass_is_raised_at_once(error: Exception):
+    attempts = Attempts(error)
+    with pytest.raises(type(error)):
+        reconnecting(5.0)(attempts)
+    assert attempts.made == 1
+
+
+def test_a_wrong_token_is_not_tried_again():
+    attempts = Attempts(AuthenticationFailed("the token is wrong"))
+    with pytest.raises(AuthenticationFailed):
+        reconnecting(5.0)(attempts)
+    assert attempts.made == 1
+
+
+def test_a_set_event_interrupts_at_once():
+    stop = threading.Event()
+    stop.set()
+    attempts = Attempts(SessionBusy("busy"))
+    patient = retry.reconnecting(60.0, stop, Backoff(initial=30.0, maximum=30.0))
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        patient(attempts)
+    assert time.monotonic() - began < 5.0
+    assert attempts.made == 1
+
+
+def test_an_event_set_while_it_waits_ends_the_wait():
+    stop = threading.Event()
+    patient = retry.reconnecting(60.0, stop, Backoff(initial=30.0, maximum=30.0))
+    ended = threading.Event()
+
+    def run() -> None:
+        with pytest.raises(Interrupted):
+            patient(Attempts(SessionBusy("busy")))
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    stop.set()
+    assert ended.wait(5.0)
+    thread.join(5.0)
+
+
+def test_the_database_policy_tries_only_an_unavailable_journal():
+    stop = threading.Event()
+    attempts = Attempts(JournalUnavailable("locked"), failures=1)
+    assert retry.database(5.0, stop)(attempts) == "done"
+    refused = Attempts(SessionBusy("busy"))
+    with pytest.raises(SessionBusy):
+        retry.database(5.0, stop)(refused)
+    assert refused.made == 1
+
+
+def waits(backoff: Backoff, count: int) -> list[float]:
+    """Seconds one client waits after each of its first failures."""
+    strategy = backoff.wait()
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    result = []
+    for attempt in range(1, count + 1):
+        state.attempt_number = attempt
+        result.append(strategy(state))
+    return result
+
+
+def test_waits_grow_to_their_maximum_and_stay_there():
+    plain = Backoff(initial=0.05, maximum=1.0, jitter=0.0)
+    assert waits(plain, 7) == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+
+
+def test_jitter_keeps_fifty_clients_apart_at_every_attempt():
+    clients = [waits(RECONNECT, 12) for _ in range(50)]
+    for attempt in zip(*clients, strict=True):
+        spread = max(attempt) - min(attempt)
+        assert spread > RECONNECT.jitter / 3, "they come in one burst"
+        assert spread <= RECONNECT.jitter
+        assert len(set(attempt)) > 45
