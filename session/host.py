@@ -184,10 +184,15 @@ class HostSession:
         if self.peer is not None:
             self._outbox.append(reply)
 
-    @property
-    def crowded(self) -> bool:
-        """Whether so many reply bytes are unacknowledged that no call may be started."""
-        return self._cached > REPLY_CACHE_LIMIT
+    def crowded(self, coming: int) -> bool:
+        """Return whether so many reply bytes are unacknowledged that no call may be started.
+
+        Parameters
+        ----------
+        coming : int
+            Bytes of replies that calls under way will give.
+        """
+        return self._cached + coming > REPLY_CACHE_LIMIT
 
     @property
     def cached_bytes(self) -> int:
