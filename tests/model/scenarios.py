@@ -13,14 +13,14 @@ SMALL = {
     "the window lets one batch go at a time": Bounds(
         {"A": (("alloc", "one"), ("ask",), ("read",))}, {"break": 1, "crash": 1}, 2, window=1
     ),
-    "the worker crashes between two epochs": Bounds(
-        {"A": (("bad",), ("read",))}, {"break": 1, "crash": 1, "epoch": 2}, 2
+    "link and worker end around an epoch": Bounds(
+        {"A": (("bad",), ("read",))}, {"break": 1, "crash": 1, "epoch": 1}, 2
     ),
     "an epoch turns out corrupt, another fails": Bounds(
         {"A": (("bad", "alloc"), ("one",))}, {"crash": 1, "corrupt": 1, "epoch": 2, "fail": 1}, 3
     ),
     "every epoch turns out corrupt": Bounds(
-        {"A": (("one",), ("alloc",), ("bad",))}, {"crash": 1, "corrupt": 2, "epoch": 2}, 3
+        {"A": (("bad",), ("alloc",))}, {"crash": 1, "corrupt": 2, "epoch": 2}, 3
     ),
     "gateway and worker crash twice": Bounds(
         {"A": (("bad", "alloc"), ("one",))}, {"crash_all": 2, "epoch": 2}, 2

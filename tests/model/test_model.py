@@ -9,6 +9,9 @@ from model.scenarios import LARGE, SMALL
 
 #: A scenario that needs more is too large for every run.
 MOST_STATES = 40_000
+#: Enough on a machine that does much else, too.
+pytestmark = pytest.mark.timeout(300)
+
 #: How far the soak goes.
 SOAK_STATES = int(os.environ.get("OUTLAST_MODEL_STATES", "300000"))
 
