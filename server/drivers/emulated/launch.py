@@ -142,7 +142,14 @@ class LaunchCalls(ModuleCalls):
             raise Refusal(code)
 
     def _compile(self, kernel: Function) -> bool:
-        """Compile a kernel at its first launch, in the calling thread."""
+        """Compile a kernel at its first launch, in the calling thread, once.
+
+        A second compilation would replace code that queued launches are about to run.
+        """
+        with self._compiling:
+            return bool(kernel.entry) or self._compile_now(kernel)
+
+    def _compile_now(self, kernel: Function) -> bool:
         try:
             code = self.jit.build(kernel.lowered.ir)
         except RuntimeError as error:

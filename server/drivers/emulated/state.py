@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections import deque
 from typing import Any
 
@@ -83,6 +84,7 @@ class DriverState:
         self._modules: HandleTable[LoadedModule] = HandleTable(0x300_0000)
         self._functions: HandleTable[Function] = HandleTable(0x400_0000)
         self._kernel_names: list[str] = []
+        self._compiling = threading.Lock()
         self._current = Currency()
         self._capture_output = capture_output
         self._output: deque[tuple[int, str]] = deque()
