@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.errors import OutlastError, ProtocolError, SessionLost
-from outlast.session import wire
+from outlast.session import layout, wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
@@ -359,7 +359,7 @@ class ClientSession:
         return next(iter(self._pending)) - 1 if self._pending else self.next_seq - 1
 
     def _acks(self) -> tuple[int, list[tuple[int, int]]]:
-        return self._acked(), gaps(self._pending, self.next_seq)[: wire.MAX_LIST]
+        return self._acked(), gaps(self._pending, self.next_seq)[: layout.MAX_LIST]
 
     def _following_queries(self) -> bytes:
         records = []

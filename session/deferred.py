@@ -6,7 +6,7 @@ before. A landed one is therefore remembered until no usable epoch can still owe
 
 from __future__ import annotations
 
-from outlast.session.wire import MAX_LIST
+from outlast.session.layout import MAX_LIST
 
 
 class LandedFailures:

@@ -74,7 +74,7 @@ class OpClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name, its type (see `wire.TYPES`) and what it means."""
+    """One field: its name, its type (see `layout.TYPES`) and what it means."""
 
     name: str
     type: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from outlast import errors
-from outlast.session import schema, wire
+from outlast.session import layout, schema
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "protocol.md"
@@ -100,7 +100,7 @@ def constant_comments() -> dict[str, str]:
 
 def types() -> Iterator[str]:
     """Yield the table of field types."""
-    rows = [(f"`{name}`", contents) for name, contents in wire.TYPES.items()]
+    rows = [(f"`{name}`", contents) for name, contents in layout.TYPES.items()]
     yield from table(("type", "contents"), rows)
 
 
@@ -151,7 +151,7 @@ def field_table(fields: tuple[schema.Field, ...]) -> Iterator[str]:
 
 def width(type_name: str) -> str:
     """Return how many bytes a field takes, where all of its type take the same."""
-    code = wire.FIXED.get(type_name)
+    code = layout.FIXED.get(type_name)
     return str(struct.calcsize(f"<{code}")) if code else "varies"
 
 

@@ -207,7 +207,7 @@ def _check_configuration(function: Function, grid: Size, block: Size, shared: in
     allowed = function.attributes.get(
         CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, threads
     )
-    require(threads <= allowed, CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+    require(threads <= allowed)
     require(0 <= shared <= _shared_limit(function))
 
 

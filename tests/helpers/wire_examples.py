@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from outlast.session import wire
+from outlast.session import layout, wire
 from outlast.session.schema import MESSAGES, OPS, Field, Kind, Op, RecordFlag, ReplyKind
 from outlast.session.wire import Reply
 
@@ -52,7 +52,7 @@ def record(op: Op, payload: bool = False) -> bytes:
     """Return the example record of an operation."""
     values = field_values(OPS[op].fields)
     fixed = [
-        v for f, v in zip(OPS[op].fields, values.values(), strict=True) if f.type in wire.FIXED
+        v for f, v in zip(OPS[op].fields, values.values(), strict=True) if f.type in layout.FIXED
     ]
     has_data = len(fixed) < len(values)
     data = _VALUES["bytes"] if has_data and not payload else None
@@ -63,7 +63,7 @@ def reply_data(op: Op) -> bytes:
     """Return the example reply fields of an operation, packed."""
     fields = OPS[op].reply
     values = field_values(fields)
-    fixed = [v for f, v in zip(fields, values.values(), strict=True) if f.type in wire.FIXED]
+    fixed = [v for f, v in zip(fields, values.values(), strict=True) if f.type in layout.FIXED]
     tail = _VALUES["bytes"] if len(fixed) < len(fields) else b""
     return wire.pack_fields(op, *fixed) + tail
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.config import CLIENT_SETTINGS, SERVE_SETTINGS
-from outlast.session import schema, wire
+from outlast.session import layout, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "docs" / "protocol.md"
@@ -53,8 +53,8 @@ def test_every_field_type_is_explained():
     records = [spec.fields for spec in schema.MESSAGES.values()]
     records += [fields for spec in schema.OPS.values() for fields in (spec.fields, spec.reply)]
     used = {field.type for fields in records for field in fields}
-    assert used <= set(wire.TYPES)
-    assert set(wire.TYPES) <= {row[0] for row in rows(PROTOCOL)}
+    assert used <= set(layout.TYPES)
+    assert set(layout.TYPES) <= {row[0] for row in rows(PROTOCOL)}
 
 
 @pytest.mark.parametrize("name", SERVE_SETTINGS)

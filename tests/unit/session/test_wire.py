@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from outlast.errors import ProtocolError
-from outlast.session import wire
+from outlast.session import layout, wire
 from outlast.session.schema import (
     INLINE_LIMIT,
     MESSAGES,
@@ -62,7 +62,7 @@ def records(draw: st.DrawFn) -> tuple[Op, tuple[Any, ...], bytes | None, bool]:
     """An operation, its fixed fields, its bytes if it has any, and whether they are a frame."""
     op = draw(st.sampled_from(Op))
     drawn = draw(values(OPS[op].fields))
-    fixed = tuple(drawn[f.name] for f in OPS[op].fields if f.type in wire.FIXED)
+    fixed = tuple(drawn[f.name] for f in OPS[op].fields if f.type in layout.FIXED)
     data = next((drawn[f.name] for f in OPS[op].fields if f.type == "bytes"), None)
     return op, fixed, data, data is not None and draw(st.booleans())
 
@@ -206,14 +206,14 @@ def test_a_message_with_wrong_fields_is_not_packed(fields: dict[str, Any]) -> No
         wire.pack_message(Kind.PING, **fields)
 
 
-@pytest.mark.parametrize("ranges", [[(0, 2**64)], [(-1, 2)], [(1, 2)] * (wire.MAX_LIST + 1)])
+@pytest.mark.parametrize("ranges", [[(0, 2**64)], [(-1, 2)], [(1, 2)] * (layout.MAX_LIST + 1)])
 def test_a_list_out_of_range_is_not_packed(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ProtocolError):
         wire.pack_message(Kind.ACK, generation=1, acked=0, ranges=ranges, deferred=[])
 
 
 def test_the_longest_lists_travel() -> None:
-    ranges, deferred = [(1, 2)] * wire.MAX_LIST, list(range(wire.MAX_LIST))
+    ranges, deferred = [(1, 2)] * layout.MAX_LIST, list(range(layout.MAX_LIST))
     frame = wire.pack_message(Kind.ACK, generation=1, acked=0, ranges=ranges, deferred=deferred)
     parsed = wire.parse_message([frame])
     assert parsed["ranges"] == ranges
@@ -361,8 +361,8 @@ def test_damaged_replies_are_replies_or_a_protocol_error(
 @given(st.sampled_from([op for op in Op if OPS[op].reply]), st.data())
 def test_reply_fields_come_back_as_they_were_packed(op: Op, data: st.DataObject) -> None:
     drawn = data.draw(values(OPS[op].reply))
-    fixed = [drawn[f.name] for f in OPS[op].reply if f.type in wire.FIXED]
-    tail = [drawn[f.name] for f in OPS[op].reply if f.type not in wire.FIXED]
+    fixed = [drawn[f.name] for f in OPS[op].reply if f.type in layout.FIXED]
+    tail = [drawn[f.name] for f in OPS[op].reply if f.type not in layout.FIXED]
     assume(not any(isinstance(value, float) and math.isinf(value) for value in fixed))
     packed = wire.pack_fields(op, *fixed) + b"".join(tail)
     assert wire.unpack_reply(op, packed) == (*fixed, *tail)
