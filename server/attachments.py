@@ -145,26 +145,37 @@ class Attachments:
         return decision
 
     def _start(self, entry: SessionEntry, message: Message, decision: Decision) -> Flow:
-        """Claim the session under a new token and start its worker from the best epoch."""
+        """Claim the session under a new token and start its worker from the best epoch.
+
+        Raises
+        ------
+        SessionLost
+            No epoch can be continued from; all are kept.
+        """
         server_id = self._gateway.server_id
         epochs = yield self._db(lambda store: store.epochs(entry.session_id))
-        head = 0 if decision is Decision.ADOPT else int(message["log_head"])
+        adopting = decision is Decision.ADOPT
+        head = 0 if adopting else int(message["log_head"])
+        # From the empty session on, only a log that begins with the first call can replay.
+        needs_epoch = bool(epochs) if adopting else head > 1
         usable = [epoch for epoch in epochs if epoch.seq + 1 >= head]
-        newest = usable[0].seq if usable else 0
-        entry.row = yield self._db(
-            lambda store: store.claim(entry.session_id, server_id, seq=newest)
-        )
         skipped: list[str] = []
         while True:
-            if not usable and head > 1:
+            if needs_epoch and not usable:
                 raise SessionLost(
-                    f"session {entry.session_id!r}: no stored epoch reaches the client's log, "
-                    f"which begins at call {head}" + "".join(f"; {s}" for s in skipped),
+                    f"session {entry.session_id!r}: no stored epoch can be continued from"
+                    + ("" if adopting else f", the client's log begins at call {head}")
+                    + "".join(f"; {reason}" for reason in skipped),
                     epoch=epochs[0].seq if epochs else 0,
                     head=head,
                 )
             chosen = usable[0] if usable else None
             older = [epoch.seq for epoch in usable[1:2]]
+            seq = chosen.seq if chosen else 0
+            # Each try has a token of its own, which cuts the journal back to where it begins.
+            entry.row = yield self._db(
+                lambda store, seq=seq: store.claim(entry.session_id, server_id, seq=seq)
+            )
             try:
                 yield from self._start_from(entry, chosen, older)
                 return
@@ -179,10 +190,6 @@ class Attachments:
                 )
                 skipped.append(f"epoch {chosen.seq} is corrupt")
                 usable = usable[1:]
-                seq = usable[0].seq if usable else 0
-                yield self._db(
-                    lambda store, seq=seq: store.cut_back(entry.session_id, entry.token, seq)
-                )
 
     def _start_from(self, entry: SessionEntry, epoch: EpochRow | None, older: list[int]) -> Flow:
         assert entry.row is not None
