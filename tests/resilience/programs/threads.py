@@ -19,6 +19,7 @@ import numpy as np
 from device_buffers import (
     WORD,
     Buffer,
+    Mismatch,
     Mixer,
     Words,
     check,
@@ -243,12 +244,18 @@ class Player(threading.Thread):
         compare(word, np.array([self.mixer.passes], np.uint32), "the module's variable")
 
     def wait_event(self) -> None:
-        """Record an event, wait for it, and destroy it."""
-        event, stream = check(cuda.cuEventCreate(0)), self._stream()
-        check(cuda.cuEventRecord(event, stream))
-        check(cuda.cuEventSynchronize(event))
-        check(cuda.cuEventQuery(event))
-        check(cuda.cuEventDestroy(event))
+        """Record two events, wait for the later one, and ask what must be known then."""
+        stream = self._stream()
+        start, end = check(cuda.cuEventCreate(0)), check(cuda.cuEventCreate(0))
+        check(cuda.cuEventRecord(start, stream))
+        check(cuda.cuEventRecord(end, stream))
+        check(cuda.cuEventSynchronize(end))
+        for event in (start, end):
+            check(cuda.cuEventQuery(event))
+        if check(cuda.cuEventElapsedTime(start, end)) < 0:
+            raise Mismatch("time runs backwards")
+        for event in (start, end):
+            check(cuda.cuEventDestroy(event))
 
     def poll(self) -> None:
         """Ask for a stream and an event until they are done."""
