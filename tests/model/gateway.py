@@ -32,7 +32,7 @@ class Gateway(State):
         adopts = decision is registry.Decision.ADOPT
         if self.worker is None:
             try:
-                self._start(0 if adopts else message["log_head"])
+                self._start(message["log_head"], hello.intent is Intent.ADOPT)
             except SessionLost as error:
                 self._check_lost(client, message["log_head"])
                 self._refused(client, error)
@@ -41,17 +41,20 @@ class Gateway(State):
             self._adopt(hello.incarnation, bounds)
         self._welcome(client, bounds)
 
-    def _start(self, head: int) -> None:
-        """Claim the session, restore the newest epoch that is whole and reaches the log."""
+    def _start(self, head: int, adopting: bool) -> None:
+        """Claim the session, restore the newest epoch that is whole and reaches the log.
+
+        Whoever has not begun a log of its own must not find the session empty.
+        """
         assert self.row is not None
+        needs_epoch = bool(self.epochs) if adopting else head > 1
         self.row.token += 1
         usable = [e for e in reversed(self.epochs) if e.usable and e.seq + 1 >= head]
-        self._cut_back(usable[0].seq if usable else 0)
         while usable and usable[0].corrupt:
             usable = usable[1:]
-            self._cut_back(usable[0].seq if usable else 0)
-        if not usable and head > 1:
+        if not usable and needs_epoch:
             raise SessionLost
+        self._cut_back(usable[0].seq if usable else 0)
         self.workers += 1
         worker = ModelWorker(self.workers, self.row.token)
         if usable:
@@ -67,8 +70,10 @@ class Gateway(State):
             epoch.usable = epoch.usable and epoch.seq <= seq
 
     def _check_lost(self, client: Client, head: int) -> None:
+        begun = client.session.attachments > 0
         for epoch in self.epochs:
-            if not epoch.corrupt and head <= epoch.seq + 1 <= client.session.next_seq:
+            fits = not begun or head <= epoch.seq + 1 <= client.session.next_seq
+            if not epoch.corrupt and fits:
                 raise Violation("lost_only_without_a_way", f"the epoch at {epoch.seq} is whole")
 
     def _adopt(self, incarnation: bytes, bounds: Bounds) -> None:

@@ -6,7 +6,7 @@ from model.parts import BIND, FAILURE, Bounds, Client, State, Violation, record
 
 from outlast.errors import SessionLost, by_code
 from outlast.session import wire
-from outlast.session.schema import Kind, Op
+from outlast.session.schema import Intent, Kind, Op
 from outlast.session.wire import Message
 
 
@@ -76,6 +76,8 @@ class Programs(State):
         self._flush(client)
 
     def _take_attached(self, client: Client, message: Message) -> None:
+        if client.session.intent is Intent.ADOPT and self.epochs and not message["applied"]:
+            raise Violation("nothing_acknowledged_lost", "an adopter found nothing")
         try:
             client.session.attached(message)
         except SessionLost:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from model.explorer import Explorer
+from model.gateway import Gateway
 from model.parts import Bounds
 
 from outlast.session.calllog import CallLog
@@ -19,6 +20,7 @@ Patch = pytest.MonkeyPatch
 
 CRASHES = Bounds({"A": (("alloc",), ("one",))}, {"crash": 1, "epoch": 2, "corrupt": 1}, 2)
 LINKS = Bounds({"A": (("alloc", "bad"), ("read",))}, {"break": 1}, 1)
+CORRUPTION = Bounds({"A": (("one",),), "B": ()}, {"break": 1, "crash": 1, "corrupt": 1}, 3)
 STUMBLES = Bounds({"A": (("alloc", "bad"),)}, {"stumble": 1}, 1)
 EPOCH = Bounds({"A": (("read",),)}, {"crash_all": 1, "epoch": 1}, 1)
 EPOCHS = Bounds({"A": (("bad",), ("one",))}, {"crash_all": 1, "epoch": 2}, 1)
@@ -115,6 +117,11 @@ def log_drops_what_is_applied(patch: Patch) -> None:
     patch.setattr(ClientSession, "_note_applied", note)
 
 
+def an_adopter_may_begin_with_nothing(patch: Patch) -> None:
+    start = Gateway._start
+    patch.setattr(Gateway, "_start", lambda self, head, adopting: start(self, head, False))
+
+
 MUTATIONS: list[tuple[Callable[[Patch], None], Bounds, set[str]]] = [
     (recoverable_is_the_newest_epoch, CRASHES, {"log_reaches_epochs"}),
     (truncation_is_off_by_one, CRASHES, {"log_reaches_epochs"}),
@@ -129,6 +136,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Bounds, set[str]]] = [
     (late_failures_are_never_acknowledged, LINKS, {"deferred_once"}),
     (acknowledgements_pass_over_gaps, LINKS, {"quiescence"}),
     (queries_are_not_asked_again, Bounds({"A": (("ask",),)}, {"break": 1}, 1), {"quiescence"}),
+    (an_adopter_may_begin_with_nothing, CORRUPTION, {"nothing_acknowledged_lost"}),
     (adopter_begins_with_the_first_seq, ADOPTION, {"lost_only_without_a_way"}),
 ]
 
