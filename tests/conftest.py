@@ -19,7 +19,7 @@ from helpers.database_fixtures import (  # noqa: F401 - fixtures
     upgraded_file,
     upgraded_url,
 )
-from helpers.leaks import Snapshot, leftovers, run_within
+from helpers.leaks import Snapshot, leftovers, run_within, start_library_threads
 
 #: A context that cannot be terminated in this time has a socket with unsent messages.
 TERMINATION_DEADLINE = 5.0  # seconds
@@ -48,6 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session", autouse=True)
 def nothing_outlives_the_session() -> Iterator[None]:
     """Fail the run when something is left at its end, lasting fixtures included."""
+    start_library_threads()
     before = Snapshot.take()
     yield
     assert not (rest := leftovers(before, session=True)), f"left behind by the run: {rest}"

@@ -65,6 +65,19 @@ class LoseOnce:
         return Fate.LOSE
 
 
+@dataclass
+class Recorder:
+    """Lets everything pass and notes the kinds that go one way."""
+
+    way: Way
+    kinds: list[Kind] = field(default_factory=list)
+
+    def __call__(self, way: Way, kind: Kind | None) -> Fate:
+        if way is self.way and kind is not None:
+            self.kinds.append(kind)
+        return Fate.PASS
+
+
 class BrokenLink:
     """Proxy to ``target``; clients connect to `endpoint`."""
 

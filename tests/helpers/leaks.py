@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import zmq
+from zmq.utils import garbage
+
 PROC = Path("/proc")
 #: How long leftovers get to disappear by themselves.
 DEADLINE = 5.0  # seconds
@@ -65,6 +68,17 @@ def lasting() -> Iterator[None]:
     finally:
         after = Snapshot.take()
         _lasting.update({k: v for k, v in after.held.items() if k not in before.held})
+
+
+def start_library_threads() -> None:
+    """Start what pyzmq keeps for the life of the process once a large frame was sent."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as to, context.socket(zmq.PAIR) as at:
+        at.bind("inproc://large")
+        to.connect("inproc://large")
+        to.send(bytes(1 << 20), copy=False)
+        at.recv()
+    while garbage.gc.refs:
+        time.sleep(0.001)
 
 
 def leftovers(

@@ -14,7 +14,12 @@ PARENT = """
 begin()
 address = check(cuda.cuMemAlloc(4))
 check(cuda.cuMemsetD32(address, 0, 1))
+bulk = np.arange(1 << 19, dtype=np.int32)
+copy = check(cuda.cuMemAlloc(bulk.nbytes))
+check(cuda.cuMemcpyHtoD(copy, bulk.ctypes.data, bulk.nbytes))
 {fork}
+check(cuda.cuMemcpyHtoD(copy, bulk.ctypes.data, bulk.nbytes))
+assert (read(copy, bulk.size) == bulk).all()
 for number in range(1, 101):
     check(cuda.cuMemsetD32(address, number, 1))
     assert read(address)[0] == number
