@@ -1,3 +1,5 @@
+"""Every property holds in every state that the bounds allow."""
+
 from __future__ import annotations
 
 import os

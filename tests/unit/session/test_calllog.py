@@ -1,3 +1,5 @@
+"""The call log: truncation, replay, spilling and its limits."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The client's state machine: calls, answers and acknowledgements."""
+
 from __future__ import annotations
 
 import pytest

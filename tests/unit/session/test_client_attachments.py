@@ -1,3 +1,5 @@
+"""The client's state machine: attachments, adoption and the end."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The handle table, against a dict and through restarts."""
+
 from __future__ import annotations
 
 import copy

@@ -1,3 +1,5 @@
+"""The worker's state machine: who may speak, replies and epochs."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Identifiers: what may name a session, and what is random."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""What a HELLO leads to."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Retry policies end with the real error, at once when told to, and apart from each other."""
+
 from __future__ import annotations
 
 import threading

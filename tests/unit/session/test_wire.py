@@ -1,3 +1,5 @@
+"""The wire: everything comes back as it was packed, and damage is a protocol error."""
+
 from __future__ import annotations
 
 import math

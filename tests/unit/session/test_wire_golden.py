@@ -1,3 +1,5 @@
+"""Frames of the first release: layouts and numbers never change."""
+
 from __future__ import annotations
 
 import json
