@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.faults import NOT_SAVED, Fault, inject
+from helpers.faults import Fault, inject, stop
 from helpers.server_process import ServerProcess, kill
 from helpers.soak_client import NAMES, SoakClient
 
@@ -152,11 +152,10 @@ class Point:
             if result is not None and expected is not None and result != expected:
                 outcome.problems.append(f"another result: {_difference(result, expected)}")
             if server.process is not None and not outcome.problems:
-                code = server.terminate()
-                # A worker killed behind the program's end cannot save, and has no client.
-                allowed = (0, NOT_SAVED) if any(f["late"] for f in outcome.faults) else (0,)
-                if code not in allowed:
-                    outcome.problems.append(f"the last SIGTERM: exit code {code}")
+                try:
+                    stop(server)
+                except AssertionError as error:
+                    outcome.problems.append(f"at the end: {error}")
         outcome.problems += self._left()
         outcome.seconds = time.monotonic() - begin
         return outcome, result
