@@ -156,7 +156,7 @@ class Point:
                     stop(server)
                 except AssertionError as error:
                     outcome.problems.append(f"at the end: {error}")
-        outcome.problems += self._left()
+        outcome.problems += self._left(outcome)
         outcome.seconds = time.monotonic() - begin
         return outcome, result
 
@@ -186,8 +186,8 @@ class Point:
         result: dict[str, Any] = client.report["result"]
         return result
 
-    def _left(self) -> list[str]:
-        """Name processes that are left, and a session that is parked."""
+    def _left(self, outcome: Outcome) -> list[str]:
+        """Name what is left: processes, a parked session, objects that the program gave back."""
         problems = []
         if not _within(LEFT_DEADLINE, lambda: not marked_processes(self._mark[MARK])):
             problems.append(f"left: {marked_processes(self._mark[MARK])}")
@@ -195,8 +195,13 @@ class Point:
         store = Store(engine)
         try:
             state = store.session("soak").state
+            objects = [*store.handles("soak"), *store.allocations("soak")]
         finally:
             store.close()
+        # Records on their way from a worker killed at the very end are gone with it.
+        lost = any(fault["late"] for fault in outcome.faults) or outcome.problems
+        if objects and not lost:
+            problems.append(f"the journal still lists {objects[:5]}")
         if state != SessionState.ACTIVE:
             problems.append(f"the session is {state}")
         return problems
