@@ -93,6 +93,20 @@ class Program:
         """Make an event."""
         return int(ok(cuda.cuEventCreate(flags)))
 
+    def record(self, event: int, stream: int = 0) -> None:
+        """Record an event."""
+        ok(cuda.cuEventRecord(event, stream))
+
+    def variable(self, module: int, name: str) -> tuple[int, int]:
+        """Return address and size of a module's variable."""
+        address, size = ok(cuda.cuModuleGetGlobal(module, name.encode()))
+        return int(address), int(size)
+
+    def set_shared(self, function: int, size: int) -> None:
+        """Let a kernel be launched with so much dynamic shared memory."""
+        attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        ok(cuda.cuFuncSetAttribute(function, attribute, size))
+
     def alloc(self, size: int) -> int:
         """Allocate zeroed memory."""
         address = int(ok(cuda.cuMemAlloc(size)))
