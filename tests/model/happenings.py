@@ -45,10 +45,19 @@ class Happenings(State):
             found.append(("notice", name))
         elif session.phase is Phase.ATTACHED and session._ack_due:
             found.append(("ack", name))
+        elif session.phase is Phase.ATTACHED and self._is_forgotten(client):
+            found.append(("beat", name))
         # A program begins once it is attached; a lost link does not stop it after that.
         if client.script and session.attachments:
             found.append(("program", name))
         return found
+
+    def _is_forgotten(self, client: Client) -> bool:
+        """Return whether the client's connection stands and its worker has given it up."""
+        connection = self.connections[client.connection]
+        worker = self._at(connection.worker)
+        forgotten = worker is not None and worker.host.peer != str(client.connection).encode()
+        return forgotten and not connection.to_server and not connection.to_client
 
     def _may_say_hello(self, name: str) -> bool:
         """Return whether this client may (come back to) ask for the session now."""

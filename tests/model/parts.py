@@ -27,7 +27,18 @@ Action = tuple[str, Any]
 Applied = tuple[int, int, int, int]
 
 #: What a fault-free world does, in the order in which it prefers to.
-PROGRESS = ("receive", "serve", "settle", "ack", "notice", "renew", "hello", "program", "end_stale")
+PROGRESS = (
+    "receive",
+    "serve",
+    "settle",
+    "ack",
+    "beat",
+    "notice",
+    "renew",
+    "hello",
+    "program",
+    "end_stale",
+)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ class Programs(State):
         if frame is not None:
             self.connections[client.connection].to_server.append((frame,))
 
+    def _do_beat(self, name: str, bounds: Bounds) -> None:
+        """Ask whether the worker is there; nothing else would tell that it has moved on."""
+        client = self.clients[name]
+        ping = wire.pack_message(Kind.PING, generation=client.session.generation, stamp=0)
+        self.connections[client.connection].to_server.append((ping,))
+
     def _do_break(self, name: str, bounds: Bounds) -> None:
         self._disconnect(self.clients[name], bounds)
 
