@@ -42,6 +42,9 @@ class SessionEntry:
     peer: bytes = b""
     incarnation: bytes = b""
     crashes: CrashCount = field(default_factory=CrashCount)
+    #: Journal entries that wait while earlier ones are written: the next group commit.
+    unwritten: list[Entry] = field(default_factory=list)
+    writing: bool = False
 
     @property
     def token(self) -> int:
@@ -98,6 +101,7 @@ class SessionTable:
         """Give a session a worker process, which is yet to be started with it."""
         worker = self.pool.take()
         entry.worker = worker
+        entry.unwritten.clear()  # the claim has cut the rows back; replay brings them again
         worker.on_message = lambda message: self._on_worker(entry, message)
         self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
         self._gateway.after(WARM_DELAY, self._warm)
@@ -153,9 +157,7 @@ class SessionTable:
     def _on_worker(self, entry: SessionEntry, message: Json) -> None:
         kind = message["kind"]
         if kind == "journal":
-            entries = [_journal_entry(e) for e in message["entries"]]
-            token = entry.token
-            self._fire(lambda store: store.record(entry.session_id, token, entries))
+            self._record(entry, [_journal_entry(e) for e in message["entries"]])
         elif kind == "epoch":
             self._commit(entry, message)
         elif kind == "deleted":
@@ -168,6 +170,25 @@ class SessionTable:
             self._end(entry)
         elif kind == "diverged":
             log.error("replay diverged: %s", message["message"], extra={"action": "diverged"})
+
+    def _record(self, entry: SessionEntry, new: list[Entry]) -> None:
+        """Write journal entries in groups: one transaction at a time a session."""
+        entry.unwritten.extend(new)
+        if entry.writing or not entry.unwritten:
+            return
+        entry.writing = True
+        entries, entry.unwritten = entry.unwritten, []
+        token = entry.token
+
+        def done(_: Any, error: OutlastError | None) -> None:
+            entry.writing = False
+            if error is not None:
+                log.error("journal: %s", error, extra={"action": "journal_failed"})
+            self._record(entry, [])
+
+        self._gateway.database.submit(
+            lambda store: store.record(entry.session_id, token, entries), done
+        )
 
     def _end(self, entry: SessionEntry) -> None:
         """End a session for good: its worker goes, its row says so."""
