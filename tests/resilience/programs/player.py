@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import queue
-import threading
 import time
 from collections.abc import Callable
 
@@ -39,8 +38,8 @@ PATIENCE = 60.0  # seconds
 STREAM_FLAGS = (0, 0, 1)
 
 
-class Player(threading.Thread):
-    """One thread with its streams, module and buffers.
+class Player:
+    """What one thread does, with its streams, module and buffers.
 
     Parameters
     ----------
@@ -61,15 +60,12 @@ class Player(threading.Thread):
         inbox: queue.Queue[Buffer],
         outbox: queue.Queue[Buffer],
     ) -> None:
-        super().__init__(name=f"player-{number}", daemon=True)
         self.number = number
         self.random = np.random.default_rng((seed, number))
         self.rounds = rounds
         self.report = report
         self.inbox = inbox
         self.outbox = outbox
-        self.error: Exception | None = None
-        self.digest = ""
         self.buffers: list[Buffer] = []
         self.mixer = Mixer()
         self.deeds: list[Callable[[], None]] = [
@@ -78,14 +74,8 @@ class Player(threading.Thread):
             *[self.wait_event, self.poll, self.wait_stream, self.renew_stream, self.reload],
         ]
 
-    def run(self) -> None:
-        """Play all rounds; keep the error that ends it early."""
-        try:
-            self._play()
-        except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
-            self.error = error
-
-    def _play(self) -> None:
+    def play(self) -> str:
+        """Play all rounds; return the digest of everything at their end."""
         check(cuda.cuCtxSetCurrent(check(cuda.cuDevicePrimaryCtxRetain(0))))
         self.streams = [check(cuda.cuStreamCreate(flags)) for flags in STREAM_FLAGS]
         self.mixer.load()
@@ -97,9 +87,9 @@ class Player(threading.Thread):
             if number % PARCEL_EVERY == PARCEL_EVERY - 1:
                 self.hand_over()
             self.report.one_more()
-        self._finish()
+        return self._finish()
 
-    def _finish(self) -> None:
+    def _finish(self) -> str:
         digest = hashlib.sha256()
         self.read_passes()
         for buffer in [self.sum, *self.buffers]:
@@ -109,7 +99,7 @@ class Player(threading.Thread):
         for stream in self.streams:
             check(cuda.cuStreamDestroy(stream))
         check(cuda.cuDevicePrimaryCtxRelease(0))
-        self.digest = digest.hexdigest()
+        return digest.hexdigest()
 
     # -- draws ----------------------------------------------------------------------------------
 

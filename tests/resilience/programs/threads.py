@@ -6,8 +6,11 @@ However they interleave, the result is the same: the digest of all buffers at th
 from __future__ import annotations
 
 import argparse
+import os
 import queue
 import sys
+import traceback
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from device_buffers import Buffer, check
 from player import Player
@@ -31,17 +34,14 @@ def main() -> int:
         Player(n, options.seed, rounds, report, boxes[n], boxes[(n + 1) % len(boxes)])
         for n in range(options.threads)
     ]
-    for player in players:
-        player.start()
-    while alive := [player for player in players if player.is_alive()]:
-        alive[0].join(0.1)
-        for player in players:
-            if player.error is not None:
-                raise player.error
-    for player in players:
-        if player.error is not None:
-            raise player.error
-    report.result({"digests": [player.digest for player in players]}, cuda.statistics())
+    pool = ThreadPoolExecutor(len(players))
+    games = [pool.submit(player.play) for player in players]
+    failed = [game for game in wait(games, return_when=FIRST_EXCEPTION).done if game.exception()]
+    if failed:
+        # The others may wait for what this one will never give them.
+        traceback.print_exception(failed[0].exception())
+        os._exit(1)
+    report.result({"digests": [game.result() for game in games]}, cuda.statistics())
     return 0
 
 
