@@ -55,6 +55,7 @@ class EpochKeeper:
         self._saved: deque[StoredEpoch | OutlastError] = deque()
         self._uncommitted: StoredEpoch | None = None
         self._then: Then | None = None
+        self._cleaned = False
 
     @property
     def busy(self) -> bool:
@@ -119,7 +120,11 @@ class EpochKeeper:
             then(None)
 
     def delete(self, message: Json) -> None:
-        """Remove old epochs whose rows were marked long enough ago."""
+        """Remove old epochs whose rows were marked long enough ago.
+
+        The first time also what writers left that were killed: files without a row.
+        """
+        self._clean(message["keep"])
         deleted = []
         for number, location in message["epochs"]:
             try:
@@ -128,9 +133,24 @@ class EpochKeeper:
                 log.warning("an old epoch stays: %s", error, extra={"action": "delete_failed"})
                 continue
             deleted.append(number)
-        self._channel.send({"kind": "deleted", "numbers": deleted})
+        if deleted:
+            self._channel.send({"kind": "deleted", "numbers": deleted})
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _clean(self, keep: list[str]) -> None:
+        if self._cleaned:
+            return
+        self._cleaned = True
+        try:
+            left = self._checkpointer.provider.clean(self.identity.session_id, frozenset(keep))
+        except OutlastError as error:
+            log.warning("leftovers stay: %s", error, extra={"action": "clean_failed"})
+            return
+        if left:
+            log.info(
+                "removed what was left of %d checkpoints", len(left), extra={"action": "clean"}
+            )
 
     def _due(self) -> bool:
         if self.busy or self._host.state is not State.RUNNING or self._executor.poisoned:

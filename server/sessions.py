@@ -232,25 +232,24 @@ class SessionTable:
         self._gateway.database.submit(work, committed)
 
     def _prune(self, entry: SessionEntry, worker: WorkerProcess, token: int) -> None:
-        """Mark old epochs; remove those whose mark is older than a lease."""
+        """Mark old epochs; have those removed whose mark is older than a lease."""
         ttl = self._gateway.config.lease_ttl
 
-        def work(store: Store) -> list[list[Any]]:
+        def work(store: Store) -> Json:
             now = time.time()
             rows = store.epochs(entry.session_id, unusable=True)
-            old = [row.epoch for row in rows]
-            marked = store.mark_deleting(entry.session_id, token, old)
-            return [
-                [r.epoch, r.location]
-                for r in marked
-                if r.deleting_since and r.deleting_since + ttl < now
-            ]
+            marked = store.mark_deleting(entry.session_id, token, [row.epoch for row in rows])
+            due = {r.epoch for r in marked if r.deleting_since and r.deleting_since + ttl < now}
+            return {
+                "epochs": [[row.epoch, row.location] for row in rows if row.epoch in due],
+                "keep": [row.location for row in rows],
+            }
 
-        def due(epochs: list[list[Any]] | None, error: OutlastError | None) -> None:
-            if epochs and entry.worker is worker:
-                worker.send("delete", epochs=epochs)
+        def marked(order: Json | None, error: OutlastError | None) -> None:
+            if order is not None and entry.worker is worker:
+                worker.send("delete", **order)
 
-        self._gateway.database.submit(work, due)
+        self._gateway.database.submit(work, marked)
 
     # -- small things --------------------------------------------------------------------------
 
