@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 NOT_SAVED = 3
 #: Part of the grace time kept for the journal and for ending the processes.
 RESERVE = 0.1
+#: Time until the end once a second signal has come.
+HURRY = 1.0  # seconds
 
 
 class Drain:
@@ -28,14 +30,25 @@ class Drain:
         self._unsaved: list[str] = []
         self._finished = False
         grace = gateway.config.grace
-        self._deadline = time.monotonic() + grace * (1 - RESERVE)
+        self._end = time.monotonic() + grace
+        self._deadline = self._end - grace * RESERVE
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the process has to be gone."""
+        return max(0.0, self._end - time.monotonic())
 
     def begin(self) -> None:
         """Start: all workers at once."""
         entries = self._gateway.sessions.running()
-        self._waiting = {entry.session_id for entry in entries}
-        for entry in entries:
+        ready = [entry for entry in entries if entry.worker.ready]
+        self._waiting = {entry.session_id for entry in ready}
+        for entry in ready:
             self._tell(entry, hasten=False)
+        for entry in entries:
+            if entry not in ready:
+                # Still restoring: its stored epoch stands.
+                self._gateway.sessions.close_worker(entry)
         self._gateway.after(max(0.0, self._deadline - time.monotonic()), self._give_up)
         self._check()
 
@@ -45,7 +58,8 @@ class Drain:
         for entry in self._gateway.sessions.running():
             if entry.session_id in self._waiting:
                 self._tell(entry, hasten=True)
-        self._gateway.after(0.5, self._give_up)
+        self._end = min(self._end, time.monotonic() + HURRY)
+        self._gateway.after(HURRY / 2, self._give_up)
 
     def drained(self, session_id: str, outcome: dict[str, Any]) -> None:
         """Note what became of a session."""
@@ -102,9 +116,14 @@ class Drain:
         def released(_: Any, error: OutlastError | None) -> None:
             if error is not None:
                 log.error("the lease was not released: %s", error, extra={"action": "release"})
-            self._gateway.finish(NOT_SAVED if self._unsaved else 0)
+            self._finish()
 
         server_id = self._gateway.server_id
         self._gateway.database.submit(
             lambda store: store.release_server(server_id), released, patience=1.0
         )
+        # A journal that does not answer must not hold us: the lease ends by itself.
+        self._gateway.after(self.time_left, self._finish)
+
+    def _finish(self) -> None:
+        self._gateway.finish(NOT_SAVED if self._unsaved else 0)

@@ -181,7 +181,7 @@ class Gateway:
         self.relay.close()
         if self._socket is not None:
             self._socket.close()
-        self.database.close(timeout=2.0)
+        self.database.close(min(2.0, self.drain.time_left) if self.drain is not None else 0.0)
         self._context.destroy(linger=200)
 
     # -- the lease -----------------------------------------------------------------------------

@@ -131,6 +131,8 @@ class WorkerProcess:
     def close(self) -> None:
         """Close the channel (which ends the process) and reap it."""
         self.channel.close()
+        if not self.ready:
+            self.process.kill()  # it holds nothing yet, and may be deep in a restore
         self.reap()
         self._issued.release()
         self._page.close()
