@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: An attached client that has been silent this long may be replaced by an adopter.
-SILENT = 1.0  # seconds
-
 
 class Attachments:
     """Sessions of this server process and the flows that attach clients to them."""
@@ -107,16 +104,11 @@ class Attachments:
             )
             self._table.close_worker(entry)
         if entry.worker is None:
-            yield from self._start(entry, message, decision)
+            yield from self._start(entry, message)
         worker = entry.worker
         assert worker is not None
         if decision is Decision.ADOPT:
-            probe = yield worker.request("probe")
-            if probe["silent"] < SILENT:
-                raise SessionBusy(
-                    f"session {hello.session_id!r} has a live client", retry_after=SILENT
-                )
-            yield worker.request("adopt", incarnation=hello.incarnation.hex())
+            worker = yield from self._prepare_adoption(entry, worker, message)
             entry.row = yield self._db(
                 lambda store: store.adopt(hello.session_id, entry.token, hello.incarnation)
             )
@@ -124,7 +116,30 @@ class Attachments:
             entry.row = yield self._db(
                 lambda store: store.attach(hello.session_id, entry.token, hello.incarnation)
             )
-        yield from self._welcome(entry, worker, bool(message["relay"]))
+        adopter = hello.incarnation.hex() if decision is Decision.ADOPT else ""
+        yield from self._welcome(entry, worker, bool(message["relay"]), adopter)
+
+    def _prepare_adoption(
+        self, entry: SessionEntry, worker: WorkerProcess, message: Message
+    ) -> Flow:
+        """Have an epoch from which the adopter's log begins; return the worker that has it.
+
+        Raises
+        ------
+        SessionBusy
+            The client it belongs to lives.
+        """
+        probe = yield worker.request("probe")
+        if probe["alive"]:
+            raise SessionBusy(f"session {entry.session_id!r} has a live client", retry_after=1.0)
+        prepared = yield worker.request("adopt")
+        if not prepared["poisoned"]:
+            return worker
+        # The stored epoch lies before the error that poisoned the context.
+        self._table.close_worker(entry)
+        yield from self._start(entry, message)
+        assert entry.worker is not None
+        return entry.worker
 
     def _decide(self, entry: SessionEntry, hello: Hello) -> Flow:
         try:
@@ -144,7 +159,7 @@ class Attachments:
         entry.row = row
         return decision
 
-    def _start(self, entry: SessionEntry, message: Message, decision: Decision) -> Flow:
+    def _start(self, entry: SessionEntry, message: Message) -> Flow:
         """Claim the session under a new token and start its worker from the best epoch.
 
         Raises
@@ -154,7 +169,8 @@ class Attachments:
         """
         server_id = self._gateway.server_id
         epochs = yield self._db(lambda store: store.epochs(entry.session_id))
-        adopting = decision is Decision.ADOPT
+        # An adopter has no log yet, also when it asks again because its WELCOME was lost.
+        adopting = message["intent"] == Intent.ADOPT
         head = 0 if adopting else int(message["log_head"])
         # From the empty session on, only a log that begins with the first call can replay.
         needs_epoch = bool(epochs) if adopting else head > 1
@@ -224,11 +240,15 @@ class Attachments:
             self._table.close_worker(entry)
             raise
 
-    def _welcome(self, entry: SessionEntry, worker: WorkerProcess, relay: bool) -> Flow:
+    def _welcome(
+        self, entry: SessionEntry, worker: WorkerProcess, relay: bool, adopter: str
+    ) -> Flow:
         assert entry.row is not None
         secret = new_secret()
         generation = entry.row.generation
-        yield worker.request("fence", generation=generation, secret=digest(secret).hex())
+        yield worker.request(
+            "fence", generation=generation, secret=digest(secret).hex(), adopter=adopter
+        )
         relayed = relay or self._gateway.config.relay
         config = self._gateway.config
         welcome = wire.pack_message(

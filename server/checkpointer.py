@@ -29,7 +29,7 @@ from outlast.server.drivers.base import Region
 from outlast.server.executor import Allocation, Executor
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import Cut
-from outlast.session.schema import ReplyKind
+from outlast.session.schema import HANDLE_STEP, ReplyKind
 from outlast.session.wire import Reply
 
 #: Bytes copied at once while the session stands still.
@@ -117,6 +117,7 @@ class Checkpointer:
                 "retains": {str(device): count for device, count in ex.retains.items()},
                 "contexts": {str(a.address): a.context for a in ex.allocations.values()},
                 "dead": [*sorted(ex.handles.dead)],
+                "next_handle": ex.handles.next_id(HANDLE_STEP),
             },
         )
         return Snapshot(epoch, buffers)
@@ -179,7 +180,8 @@ class Checkpointer:
                 self._restore_handle(reader, handle, state, by_id)
             self._restore_allocations(epoch, state)
             self._restore_memory(reader)
-            self.executor.handles.dead.update(int(h) for h in state.get("dead", []))
+            self.executor.handles.dead.update(int(h) for h in state["dead"])
+            self.executor.handles.reserve(int(state["next_handle"]) - HANDLE_STEP)
             self._restore_replies(reader, epoch)
         return epoch
 

@@ -24,6 +24,8 @@ from outlast.session.host import HostSession, State
 from outlast.session.schema import Op, OpClass, ReplyKind
 from outlast.session.wire import Reply
 
+#: Their first field is the handle they make; when they fail, it is dead from the start.
+ONE_WAY_CREATES = frozenset({Op.FUNCTION_GET, Op.STREAM_CREATE, Op.EVENT_CREATE})
 SUCCESS = int(CUresult.CUDA_SUCCESS)
 NOT_READY = int(CUresult.CUDA_ERROR_NOT_READY)
 #: How long a query waits for replayed work before it says that it is not done.
@@ -109,8 +111,10 @@ class Executor:
 
     # -- running -------------------------------------------------------------------------------
 
-    def run(self, first_seq: int, skip: int, stream: Any, payloads: Sequence[Any]) -> None:
-        """Apply one admitted batch, leaving out its first ``skip`` sequenced calls.
+    def run(
+        self, first_seq: int, count: int, skip: int, stream: Any, payloads: Sequence[Any]
+    ) -> None:
+        """Apply one admitted batch of ``count`` sequenced calls without its first ``skip``.
 
         Raises
         ------
@@ -121,6 +125,8 @@ class Executor:
         """
         seq = first_seq - 1
         start = first_seq + skip
+        end = first_seq + count
+        self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
         self._replaying = host.state is State.REPLAYING
         one_way, answered = OpClass.ONE_WAY, OpClass.ANSWERED
@@ -129,6 +135,8 @@ class Executor:
                 cls = codec.spec.cls
                 if cls is one_way or cls is answered:
                     seq += 1
+                    if seq >= end:
+                        raise ProtocolError(f"a batch of {count} calls holds more")
                     if seq < start:
                         self._imposed = None
                         continue
@@ -149,6 +157,8 @@ class Executor:
                     self._imposed = args
                 else:
                     self._query(codec.op, args)
+            if seq != end - 1:
+                raise ProtocolError(f"a batch of {count} calls holds {seq - first_seq + 1}")
         finally:
             self.in_call = None
             issued[1] = 0
@@ -312,6 +322,8 @@ class Executor:
                 # It failed the first time: skip it, and let a sticky failure stay one.
                 if is_sticky(imposed[1]):
                     self.poisoned = imposed[1]
+                elif op in ONE_WAY_CREATES:
+                    self.handles.dead.add(args[0])
                 return
         if self.poisoned:
             if cls is OpClass.ANSWERED and imposed is None:

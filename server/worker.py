@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,10 @@ from outlast.errors import (
     OutlastError,
     ProtocolError,
     ReplayDiverged,
-    RestoreFailed,
     SessionFenced,
 )
 from outlast.log import configure
+from outlast.server.adoption import Adoption
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
@@ -138,6 +137,9 @@ class Worker:
             self.channel,
             start["checkpoint_interval"],
             start["epoch_deadline"],
+        )
+        self._adoption = Adoption(
+            self._host, self._executor, self._epochs, self._link, self.channel
         )
         self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel)
         epoch = start["epoch"]
@@ -251,7 +253,10 @@ class Worker:
         host = self._host
         if host.peer is not None and self._link.silent(host.peer):
             self._lost("it has been silent too long")
+        if host.peer is not None and not self._may_act():
+            self._refuse(host.peer, SessionFenced("the lease of this server is over"))
         self._epochs.step()
+        self._adoption.step()
         self._farewell.step()
 
     def _lost(self, reason: str) -> None:
@@ -314,7 +319,7 @@ class Worker:
         skip = host.admit(first_seq, count)
         stream = memoryview(frames[0])[wire.CALLS_HEADER.size :]
         last = max(host.applied, first_seq + count - 1)
-        self._executor.run(first_seq, skip, stream, frames[1:])
+        self._executor.run(first_seq, count, skip, stream, frames[1:])
         if count and host.applied != last:
             raise ProtocolError(f"a batch said to end with call {last} ends with {host.applied}")
 
@@ -360,10 +365,10 @@ class Worker:
         if kind == "fence":
             self._on_fence(message)
         elif kind == "adopt":
-            self._on_adopt(message)
+            self._held.clear()
+            self._adoption.prepare(message)
         elif kind == "probe":
-            silent = self._link.silence(self._host.peer) if self._host.peer else 1e9
-            self._reply(message, silent=silent)
+            self._adoption.probe(message)
         elif kind == "committed":
             self._epochs.on_committed(message)
         elif kind == "delete":
@@ -379,30 +384,12 @@ class Worker:
     def _on_fence(self, message: Json) -> None:
         try:
             self._host.fence(message["generation"], bytes.fromhex(message["secret"]))
+            if message["adopter"]:
+                self._adoption.complete(message["adopter"])
         except OutlastError as error:
             self._reply(message, code=error.code, error=str(error))
             return
         self._reply(message, applied=self._host.applied)
-
-    def _on_adopt(self, message: Json) -> None:
-        """Take the epoch from which another client's log begins, before its WELCOME."""
-        self._host.lost()
-        self._held.clear()
-
-        def taken(error: OutlastError | None) -> None:
-            if error is not None:
-                self._reply(message, code=RestoreFailed.code, error=str(error))
-                return
-            self._host.adopted()
-            self._epochs.identity = replace(
-                self._epochs.identity, incarnation=bytes.fromhex(message["incarnation"])
-            )
-            self._reply(message, applied=self._host.applied)
-
-        if self._host.applied:
-            self._epochs.begin(taken)
-        else:
-            taken(None)
 
     def _on_drain(self, message: Json) -> None:
         """Take no more calls, tell the client, and save what is there."""

@@ -163,7 +163,11 @@ class SessionLink:
         """Append a one-way call whose record is complete already and return its seq."""
         session = self._session
         with self._mutex:
-            if session.backlog > BACKLOG_LIMIT or session.phase is not Phase.ATTACHED:
+            if (
+                session.backlog > BACKLOG_LIMIT
+                or session.log.full
+                or session.phase is not Phase.ATTACHED
+            ):
                 self._admit()
             seq = session.append(head, self._bind())
             if session.has_unsent:

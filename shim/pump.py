@@ -15,6 +15,7 @@ from outlast.errors import OutlastError, ProtocolError, SessionFenced
 from outlast.session import wire
 from outlast.session.client import ClientSession, Phase
 from outlast.session.schema import Kind
+from outlast.session.wire import Message
 from outlast.shim.handshake import refusal
 from outlast.shim.settings import LinkSettings
 from outlast.shim.transport import Transport
@@ -142,7 +143,9 @@ class Pump:
                 self._landed += len(first) + sum(map(len, frames[1:]))
                 return
             message = wire.parse_message(frames)
-            if message.kind is Kind.BYE:
+            if message.kind is Kind.PING:
+                transport.send([pong(message)])
+            elif message.kind is Kind.BYE:
                 self.disconnect(transport, message["reason"])
             elif message.kind is Kind.REFUSED:
                 self._on_refused(transport, refusal(message))
@@ -190,3 +193,14 @@ class Pump:
         )
         self._rouse()
         self.changed.notify_all()
+
+
+def pong(ping: Message) -> bytes:
+    """Return the answer to a PING: this process is there."""
+    return wire.pack_message(
+        Kind.PONG,
+        generation=ping["generation"],
+        stamp=ping["stamp"],
+        busy_seq=0,
+        busy_for=0.0,
+    )

@@ -71,12 +71,12 @@ def replay(executor: Executor, calls: int) -> None:
     """Apply that many calls that the client had sent before."""
     executor.host.state = State.REPLAYING
     executor.host._replay_to = calls
-    executor.run(1, 0, WORK * calls, [])
+    executor.run(1, calls, 0, WORK * calls, [])
     assert executor.host.state is State.RUNNING
 
 
 def ask(executor: Executor, op: Op, *args: int) -> None:
-    executor.run(executor.host.applied + 1, 0, wire.pack_record(op, 1, *args), [])
+    executor.run(executor.host.applied + 1, 0, 0, wire.pack_record(op, 1, *args), [])
 
 
 def answers(executor: Executor) -> list[tuple[int, bytes]]:
@@ -94,7 +94,7 @@ QUERIES = [(Op.EVENT_QUERY, (EVENT,)), (Op.STREAM_QUERY, (STREAM,))]
 
 @pytest.mark.parametrize(("op", "args"), QUERIES)
 def test_unfinished_work_is_not_ready(executor: Executor, op: Op, args: tuple[int, ...]) -> None:
-    executor.run(1, 0, WORK, [])
+    executor.run(1, 1, 0, WORK, [])
 
     ask(executor, op, *args)
 
@@ -117,7 +117,7 @@ def test_replayed_work_is_waited_for_because_it_may_have_been_seen_done(
 def test_a_query_among_replayed_calls_waits_too(executor: Executor, device: SlowDevice) -> None:
     executor.host.state = State.REPLAYING
     executor.host._replay_to = 2
-    executor.run(1, 0, WORK + wire.pack_record(Op.EVENT_QUERY, 1, EVENT) + WORK, [])
+    executor.run(1, 2, 0, WORK + wire.pack_record(Op.EVENT_QUERY, 1, EVENT) + WORK, [])
 
     assert answers(executor) == []
     device.finished = 1
@@ -126,7 +126,7 @@ def test_a_query_among_replayed_calls_waits_too(executor: Executor, device: Slow
 
 def test_work_after_the_replay_is_not_waited_for(executor: Executor) -> None:
     replay(executor, 3)
-    executor.run(4, 0, WORK, [])
+    executor.run(4, 1, 0, WORK, [])
 
     ask(executor, Op.STREAM_QUERY, STREAM)
 
