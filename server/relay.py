@@ -30,6 +30,9 @@ class Relay:
 
     def open(self, peer: bytes, endpoint: str) -> None:
         """Relay everything from ``peer`` to the worker at ``endpoint`` from now on."""
+        # A worker has one client: whoever was relayed to it before is fenced, or gone.
+        for other in [p for p, e in self._endpoints.items() if e == endpoint]:
+            self.drop(other)
         self.drop(peer)
         dealer = self._context.socket(zmq.DEALER)
         dealer.linger = 0
@@ -65,7 +68,7 @@ class Relay:
             dealer.close(0)
 
     def worker_gone(self, endpoints: list[str]) -> None:
-        """Tell the clients of a dead worker, whose own connection still stands."""
+        """Tell the clients of a worker that ended, whose own connection still stands."""
         for peer in [p for p, endpoint in self._endpoints.items() if endpoint in endpoints]:
             self.drop(peer)
             bye = wire.pack_message(Kind.BYE, generation=0, end=0, reason="the worker ended")

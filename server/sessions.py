@@ -151,6 +151,7 @@ class SessionTable:
         worker, entry.worker = entry.worker, None
         if worker is not None:
             self._gateway.unwatch(worker.channel.fileno())
+            self._gateway.relay.worker_gone(worker.endpoints)
             worker.close()
             worker.died()
 

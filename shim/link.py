@@ -35,6 +35,8 @@ WAIT = 0.05  # seconds
 BACKLOG_LIMIT = 64 << 20
 #: How long a closing process tries to send what it still has.
 LINGER = 1.0  # seconds
+#: How long its last message may take to leave.
+FAREWELL = 0.3  # seconds
 
 
 class SessionLink:
@@ -102,6 +104,9 @@ class SessionLink:
                 if pump.transport is None or self._session.phase is not Phase.ATTACHED:
                     break
                 pump.turn(0.02)
+            while pump.polling and time.monotonic() < deadline:
+                pump.wake()
+                pump.changed.wait(0.02)
             self._say_bye(end)
             stop.set()
             self._session.close(LinkClosed("the session was closed"))
@@ -112,7 +117,7 @@ class SessionLink:
             while pump.polling:
                 pump.changed.wait(0.1)
             if pump.transport is not None:
-                pump.transport.close()
+                pump.transport.close(FAREWELL)
                 pump.transport = None
         self._caretaker.context.destroy(linger=100)
 

@@ -121,11 +121,11 @@ class Transport:
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"\0")
 
-    def close(self) -> None:
-        """Close the connection; what is unsent is dropped."""
+    def close(self, linger: float = 0.0) -> None:
+        """Close the connection; what is unsent after ``linger`` seconds is dropped."""
         self._socket.disable_monitor()
         self._monitor.close(0)
-        self._socket.close(0)
+        self._socket.close(int(linger * 1000))
         self._waker.close()
         self._wakee.close()
 
