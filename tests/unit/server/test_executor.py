@@ -1,0 +1,111 @@
+"""The executor on the emulated device: what a batch may hold, what replay imposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outlast.errors import ProtocolError, ReplayDiverged
+from outlast.server.drivers import get_driver
+from outlast.server.executor import Executor
+from outlast.session import wire
+from outlast.session.host import HostSession
+from outlast.session.ids import primary_context
+from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, Op, ReplyKind
+from outlast.session.wire import Reply
+
+STREAM = HANDLE_FIRST
+RETAIN = wire.pack_record(Op.PRIMARY_RETAIN, 0)
+BIND = wire.pack_record(Op.BIND, 1, primary_context(0))
+ALLOC = wire.pack_record(Op.MEM_ALLOC, 4096)
+OUT_OF_MEMORY, INVALID_VALUE = 2, 1
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    driver = get_driver("emulated", memory=64 << 20)
+    executor = Executor(driver, HostSession())
+    executor.host.peer = b"client"
+    executor.run(1, 1, 0, RETAIN + BIND, [])
+    yield executor
+    driver.close()
+
+
+def replies(executor: Executor) -> list[Reply]:
+    executor.settle()
+    frames = executor.host.take_replies(idle=False)
+    return list(wire.iter_replies(wire.parse_message(frames).frames[0])) if frames else []
+
+
+def outcome(seq: int, result: int, value: int = 0) -> bytes:
+    return wire.pack_record(Op.OUTCOME, seq, result, value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_batch_that_holds_other_than_it_claims_is_refused(executor, count):
+    with pytest.raises(ProtocolError, match=f"a batch of {count} calls holds"):
+        executor.run(2, count, 0, BIND + ALLOC + ALLOC, [])
+    assert executor.host.applied == 1 + min(count, 2)
+
+
+def test_repeated_calls_are_skipped(executor):
+    executor.run(2, 2, 0, BIND + ALLOC + ALLOC, [])
+    executor.run(2, 3, 2, BIND + ALLOC + ALLOC + ALLOC, [])
+    assert executor.host.applied == 4
+    assert len(executor.allocations) == 3
+
+
+def test_an_allocation_that_failed_stays_failed_in_a_replay(executor):
+    executor.run(2, 2, 0, BIND + outcome(2, OUT_OF_MEMORY) + ALLOC + ALLOC, [])
+    assert len(executor.allocations) == 1
+    assert [(r.number, r.result) for r in replies(executor)] == [(3, 0)]
+
+
+def test_a_replayed_allocation_gets_its_recorded_address_and_no_reply(executor):
+    address = 0x1000_0080_0000
+    executor.run(2, 1, 0, BIND + outcome(2, 0, address) + ALLOC, [])
+    assert list(executor.allocations) == [address]
+    assert replies(executor) == []
+
+
+def test_an_address_that_cannot_be_had_again_ends_the_replay(executor):
+    with pytest.raises(ReplayDiverged, match="cannot be had again"):
+        executor.run(2, 1, 0, BIND + outcome(2, 0, 0x7FFF_0000_0000) + ALLOC, [])
+    assert executor.host.applied == 1
+
+
+def test_what_uses_a_stream_whose_creation_failed_before_is_skipped_in_silence(executor):
+    create = wire.pack_record(Op.STREAM_CREATE, STREAM, 1, 0)
+    fill = wire.pack_record(Op.MEMSET, 0x1000, STREAM, 1, 0, 4, 0)
+    executor.run(2, 2, 0, BIND + outcome(2, OUT_OF_MEMORY) + create + fill, [])
+    assert replies(executor) == []
+    assert STREAM in executor.handles.dead
+
+
+def test_a_one_way_call_that_fails_is_reported_once_with_its_context(executor):
+    fill = wire.pack_record(Op.MEMSET, 0x1000, 0, 1, 0, 4, 0)
+    executor.run(2, 1, 0, BIND + fill, [])
+    (late,) = replies(executor)
+    assert late == Reply(ReplyKind.DEFERRED, 2, INVALID_VALUE, primary_context(0), b"")
+    assert replies(executor) == []
+
+
+def test_a_handle_in_use_is_refused(executor):
+    create = wire.pack_record(Op.STREAM_CREATE, STREAM, 1, 0)
+    executor.run(2, 1, 0, BIND + create, [])
+    with pytest.raises(ProtocolError, match="already in use"):
+        executor.run(3, 1, 0, BIND + create, [])
+
+
+def test_a_context_takes_what_it_owns_with_it(executor):
+    context = STREAM + HANDLE_STEP
+    create = wire.pack_record(Op.CTX_CREATE, context, 0, 0)
+    inside = wire.pack_record(Op.BIND, 1, context)
+    destroy = wire.pack_record(Op.CTX_DESTROY, context)
+    executor.run(2, 1, 0, BIND + create, [])
+    executor.run(3, 2, 0, inside + ALLOC + wire.pack_record(Op.STREAM_CREATE, STREAM, 1, 0), [])
+    executor.run(5, 1, 0, BIND + destroy, [])
+    assert executor.allocations == {}
+    assert STREAM not in executor.handles
+    assert context not in executor.handles
