@@ -105,12 +105,13 @@ class ServeConfig:
         secret=True,
     )
     provider: str = setting(
-        values.name,
+        values.provider,
         "directory",
-        "Checkpoint provider that stores the epochs.",
+        "Checkpoint provider that stores the epochs; directory:FOLDER takes another folder, which "
+        "several servers may share.",
         env="OUTLAST_PROVIDER",
         flag="--provider",
-        metavar="NAME",
+        metavar="NAME[:ARGUMENT]",
     )
     checkpoint_interval: float = setting(
         values.seconds(zero=True),

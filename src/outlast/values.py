@@ -77,10 +77,13 @@ def choice(*names: str) -> Callable[[str], str]:
     return parse
 
 
-def name(text: str) -> str:
-    """Parse the name of a plug-in."""
-    if not _NAME.fullmatch(text.strip()):
-        raise Unusable("allowed: a name of letters, digits, '.', '_' and '-'")
+def provider(text: str) -> str:
+    """Parse the name of a plug-in with, perhaps, what it is told: ``NAME`` or ``NAME:ARGUMENT``."""
+    plugin, colon, argument = text.strip().partition(":")
+    if not _NAME.fullmatch(plugin) or (colon and not argument.isprintable()):
+        raise Unusable(
+            "allowed: a name of letters, digits, '.', '_' and '-', then perhaps ':' and an argument"
+        )
     return text.strip()
 
 
