@@ -176,7 +176,10 @@ def _open_postgresql(url: URL, lock_timeout: float) -> Engine:
         "tcp_user_timeout": NETWORK_TIMEOUT,
         "keepalives_idle": CONNECT_TIMEOUT,
         "application_name": "outlast",
-        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={3 * milliseconds}",
+        # A server that is frozen in the middle of a transaction must not hold its locks: those
+        # that wait for them would lose their own leases.
+        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={3 * milliseconds} "
+        f"-c idle_in_transaction_session_timeout={milliseconds // 2}",
     }
     arguments = {name: value for name, value in defaults.items() if name not in url.query}
     try:
