@@ -41,7 +41,7 @@ class Drain:
     def begin(self) -> None:
         """Start: all workers at once."""
         entries = self._gateway.sessions.running()
-        ready = [entry for entry in entries if entry.worker.ready]
+        ready = [entry for entry in entries if entry.worker is not None and entry.worker.ready]
         self._waiting = {entry.session_id for entry in ready}
         for entry in ready:
             self._tell(entry, hasten=False)
