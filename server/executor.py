@@ -179,16 +179,18 @@ class Executor:
             else:
                 left.append(wait)
         self.waits = left
-        if left:
-            ticket = min(wait.ticket for wait in left)
-            if ticket != self._watched:
-                self._watched = ticket
-                self.driver.watch(ticket)
 
     def linger(self, timeout: float) -> None:
         """Give the first wait a moment, and answer it if it is done by then."""
         if self.driver.wait(min(wait.ticket for wait in self.waits), timeout):
             self.settle()
+
+    def watch(self) -> None:
+        """Have the device's descriptor announce the end of the first wait."""
+        ticket = min(wait.ticket for wait in self.waits)
+        if ticket != self._watched:
+            self._watched = ticket
+            self.driver.watch(ticket)
 
     def idle(self, timeout: float) -> bool:
         """Wait until the device has done everything, and settle; False after ``timeout``."""

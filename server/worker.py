@@ -190,6 +190,8 @@ class Worker:
 
     def _step(self) -> None:
         link, executor = self._link, self._executor
+        if executor.waits:
+            executor.watch()
         link.receive(self._timeout(), device=bool(executor.waits))
         while self._inbox:
             self._on_control(self._inbox.popleft())

@@ -46,6 +46,7 @@ declare ptr @memmove(ptr, ptr, i64)
 declare ptr @memset(ptr, i32, i64)
 declare i32 @madvise(ptr, i64, i32)
 declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
 @one = internal constant i64 1
 define internal void @futex_wake(ptr %word) noinline {{
   %r = call i64 (i64, ...) @syscall(i64 {futex}, ptr %word, i32 {_WAKE}, i32 2147483647, ptr null)
