@@ -38,7 +38,13 @@ def serve(config: ServeConfig) -> int:
             f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
             "stop it, or name another folder with --state"
         )
-    return Gateway(config, _server_id(config.state_dir), signal_fd).run()
+    try:
+        return Gateway(config, _server_id(config.state_dir), signal_fd).run()
+    finally:
+        # The outcome stands. While Python ends it gives handled signals their deadly default
+        # back, and another SIGTERM would take the exit code's place.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _signal_descriptor() -> int:

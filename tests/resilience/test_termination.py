@@ -60,6 +60,18 @@ def test_an_idle_server_ends_at_once(server: ServerProcess) -> None:
     assert time.time() - started < PROMPT + NOISE
 
 
+def test_signals_until_the_very_end_do_not_change_the_exit_code(server: ServerProcess) -> None:
+    process = server.process
+    assert process is not None
+    process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.0005)
+
+    assert server.wait() == 0
+
+
 def test_a_checkpoint_starts_at_once_and_the_session_is_saved(
     server: ServerProcess, tmp_path: Path
 ) -> None:
