@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from outlast.errors import OutlastError, RestoreFailed, by_code
@@ -34,23 +34,25 @@ DIVERGED = 75  # EX_TEMPFAIL
 
 
 class WorkerProcess:
-    """One worker process; idle until it is given a session."""
+    """One worker process; idle until it is given a session.
+
+    Raises
+    ------
+    RestoreFailed
+        The system gives no process, descriptor or memory for it.
+    """
 
     def __init__(self) -> None:
-        self.channel, theirs = channel_pair()
-        page = os.memfd_create("outlast-issued", os.MFD_CLOEXEC)
-        os.ftruncate(page, mmap.PAGESIZE)
-        self._page = mmap.mmap(page, mmap.PAGESIZE)
+        with ExitStack() as undo:
+            try:
+                self.channel, theirs = channel_pair()
+                undo.callback(self.channel.close)
+                with _closed_after(theirs):
+                    self._page, self.process = _spawn(theirs)
+            except OSError as error:
+                raise RestoreFailed(f"no worker process can be started: {error}") from error
+            undo.pop_all()
         self._issued = memoryview(self._page).cast("Q")
-        command = [sys.executable, "-m", "outlast.server.worker"]
-        command += ["--channel", str(theirs), "--issued", str(page)]
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs, page)
-            )
-        finally:
-            os.close(theirs)
-            os.close(page)
         self.session = ""
         self.ready = False
         self.endpoints: list[str] = []
@@ -70,7 +72,11 @@ class WorkerProcess:
     def in_hand(self) -> tuple[int, str]:
         """The last call issued: seq and name; the name is empty if it had returned."""
         seq, op = self._issued[0], self._issued[1]
-        return seq, Op(op).name if op else ""
+        try:
+            return seq, Op(op).name if op else ""
+        except ValueError:
+            # What a process wrote that then crashed is not to be trusted.
+            return seq, f"operation {op}"
 
     def start(self, message: Json) -> Step:
         """Return the step that gives the worker its session and waits until it is ready."""
@@ -159,10 +165,34 @@ class WorkerProcess:
             resume(message, error)
 
 
+@contextmanager
+def _closed_after(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _spawn(channel: int) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
+    """Start the process with its end of the channel and the shared page."""
+    fd = os.memfd_create("outlast-issued", os.MFD_CLOEXEC)
+    with _closed_after(fd):
+        os.ftruncate(fd, mmap.PAGESIZE)
+        page = mmap.mmap(fd, mmap.PAGESIZE)
+        command = [sys.executable, "-m", "outlast.server.worker"]
+        command += ["--channel", str(channel), "--issued", str(fd)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
+    return page, process
+
+
 def _error(message: Json) -> OutlastError | None:
     if not message.get("error"):
         return None
-    return by_code(message.get("code", 0))(message["error"], corrupt=message.get("corrupt", False))
+    # What has no code on the wire (a store that does not answer, say) may well go away.
+    error = by_code(message.get("code", 0))
+    if error is OutlastError:
+        error = RestoreFailed
+    return error(message["error"], corrupt=message.get("corrupt", False))
 
 
 class WorkerPool:
@@ -173,14 +203,20 @@ class WorkerPool:
 
     def warm(self) -> None:
         """Start the spare worker if there is none."""
-        if self._spare is None:
+        if self._spare is not None:
+            return
+        try:
             self._spare = WorkerProcess()
+        except RestoreFailed as error:
+            log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
 
     def take(self) -> WorkerProcess:
         """Return a worker that has no session yet."""
         worker, self._spare = self._spare, None
-        if worker is not None and worker.process.poll() is None:
-            return worker
+        if worker is not None:
+            if worker.process.poll() is None:
+                return worker
+            worker.close()
         return WorkerProcess()
 
     def close(self) -> None:
@@ -224,10 +260,3 @@ class CrashCount:
         if len(same) >= self.SAME_CALL or crashes >= self.NO_PROGRESS:
             return f"call {seq} ({op or 'running on the device'}) ended its worker by {how}"
         return ""
-
-
-def wait_all(workers: list[WorkerProcess], timeout: float) -> None:
-    """Wait until all processes have ended, killing what is left after ``timeout``."""
-    deadline = time.monotonic() + timeout
-    for worker in workers:
-        worker.reap(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,78 @@
+"""Worker processes as the gateway sees them: what cannot be started, what cannot be trusted."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outlast.errors import OutlastError, RestoreFailed
+from outlast.server.workers import WorkerPool, WorkerProcess
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    worker = WorkerProcess()
+    yield worker
+    worker.close()
+
+
+def test_no_process_to_be_had_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    with pytest.raises(RestoreFailed, match="Resource temporarily unavailable"):
+        WorkerPool().take()
+
+
+def test_a_spare_worker_that_cannot_be_started_is_done_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    pool = WorkerPool()
+
+    pool.warm()
+
+    monkeypatch.undo()
+    worker = pool.take()
+    worker.close()
+    assert worker.process.returncode is not None
+
+
+def test_a_spare_worker_that_died_is_replaced_and_leaves_nothing(worker: WorkerProcess) -> None:
+    pool = WorkerPool()
+    pool.warm()
+    dead = pool._spare
+    assert dead is not None
+    dead.process.kill()
+    dead.process.wait()
+
+    taken = pool.take()
+
+    taken.close()
+    assert taken is not dead
+    with pytest.raises(OSError, match="closed"):
+        dead.channel.fileno()
+
+
+def test_an_operation_that_does_not_exist_is_named_by_its_number(worker: WorkerProcess) -> None:
+    worker._issued[0], worker._issued[1] = 7, 0xDEAD
+
+    assert worker.in_hand == (7, "operation 57005")
+
+
+def test_a_failed_start_without_a_code_of_its_own_may_be_tried_again(
+    worker: WorkerProcess,
+) -> None:
+    errors: list[OutlastError | None] = []
+    worker._started = lambda _, error: errors.append(error)
+
+    worker._on_message({"kind": "restore_failed", "code": 0, "message": "no", "corrupt": False})
+
+    assert [type(error) for error in errors] == [RestoreFailed]
+    assert all(error is not None and error.retryable for error in errors)
