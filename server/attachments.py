@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Workers start no call this long before the lease may end (less with a short lease).
+LEASE_MARGIN = 2.0  # seconds
+
 
 class Attachments:
     """Sessions of this server process and the flows that attach clients to them."""
@@ -225,6 +228,8 @@ class Attachments:
             "checkpoint_interval": config.checkpoint_interval,
             "epoch_deadline": config.epoch_deadline,
             "valid_until": self._gateway.valid_until,
+            "lease_margin": min(LEASE_MARGIN, config.lease_ttl / 5),
+            "grace": config.grace,
             "older": older,
             "epoch": None,
         }

@@ -32,6 +32,8 @@ from outlast.session.host import Cut
 from outlast.session.schema import HANDLE_STEP, ReplyKind
 from outlast.session.wire import Reply
 
+#: Keys of regions that hold pieces of images whose load has not come yet.
+STAGED = "staged:"
 #: Bytes copied at once while the session stands still.
 COPY_PIECE = 64 << 20
 
@@ -85,6 +87,8 @@ class Checkpointer:
         for digest, image in ex.images.items():
             image_index[digest] = len(buffers)
             buffers.append(RegionBuffer("image", digest, image))
+        for handle, piece in ex.staged.items():
+            buffers.append(RegionBuffer("image", f"{STAGED}{handle}", bytes(piece)))
         replies = []
         for reply in cut.replies:
             payload = None
@@ -182,6 +186,7 @@ class Checkpointer:
             self._restore_memory(reader)
             self.executor.handles.dead.update(int(h) for h in state["dead"])
             self.executor.handles.reserve(int(state["next_handle"]) - HANDLE_STEP)
+            self._restore_staged(reader)
             self._restore_replies(reader, epoch)
         return epoch
 
@@ -256,6 +261,12 @@ class Checkpointer:
             raise RestoreFailed("the restored memory map is not the stored one")
         for key, region in here.items():
             reader.read_into(stored[key], driver.view(region))
+
+    def _restore_staged(self, reader: EpochReader) -> None:
+        for region in reader.manifest.regions:
+            if region.kind == "image" and region.key.startswith(STAGED):
+                handle = int(region.key.removeprefix(STAGED))
+                self.executor.staged[handle] = bytearray(reader.read(region))
 
     def _restore_replies(self, reader: EpochReader, epoch: m.Epoch) -> None:
         for reply in epoch.replies:

@@ -1,4 +1,7 @@
-"""The gateway's one database thread: the socket loop never touches SQL."""
+"""The gateway's database threads: the socket loop never touches SQL.
+
+One does all the journal's work in its order; another only renews the lease.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,13 @@ class DatabaseThread:
     ----------
     url : str
         The journal's database.
+    migrate : bool
+        Bring the database to this version's revision first.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrate: bool = True) -> None:
         self._url = url
+        self._migrate = migrate
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: deque[tuple[Resume, Any, OutlastError | None]] = deque()
         self._stop = threading.Event()
@@ -103,7 +109,8 @@ class DatabaseThread:
     def _open(self) -> Store:
         store = Store.open(self._url)
         try:
-            upgrade(store.engine)
+            if self._migrate:
+                upgrade(store.engine)
         except OutlastError:
             store.close()
             raise

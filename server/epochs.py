@@ -38,6 +38,7 @@ class EpochKeeper:
         channel: Channel,
         interval: float,
         deadline: float,
+        grace: float,
     ) -> None:
         self.identity = identity
         #: The client's log fills up: take one soon.
@@ -51,6 +52,9 @@ class EpochKeeper:
         self._channel = channel
         self._interval = interval
         self._deadline = deadline
+        self._grace = grace
+        self._warned = False
+        self._began = 0.0
         self._last_at = time.monotonic()
         self._saved: deque[StoredEpoch | OutlastError] = deque()
         self._uncommitted: StoredEpoch | None = None
@@ -89,6 +93,7 @@ class EpochKeeper:
         cut = self._host.cut()
         snapshot = self._checkpointer.snapshot(self.identity, self._host.generation, cut, copy)
         self._then = then
+        self._began = time.monotonic()
 
         def done(outcome: StoredEpoch | OutlastError) -> None:
             self._saved.append(outcome)
@@ -177,6 +182,7 @@ class EpochKeeper:
             self._report(outcome, then)
             return
         self._uncommitted = outcome
+        self._compare_with_grace(outcome.size)
         self._channel.send(
             {
                 "kind": "epoch",
@@ -187,6 +193,20 @@ class EpochKeeper:
                 "created_at": time.time(),
             }
         )
+
+    def _compare_with_grace(self, size: int) -> None:
+        """Say it before the shutdown if a save takes longer than the grace time."""
+        took = time.monotonic() - self._began
+        if took > self._grace and not self._warned:
+            self._warned = True
+            log.warning(
+                "a checkpoint of this session (%d bytes) took %.1f s; at shutdown there are %g s: "
+                "give --grace more, or it will not be saved",
+                size,
+                took,
+                self._grace,
+                extra={"action": "grace_too_short", "session": self.identity.session_id},
+            )
 
     def _report(self, error: OutlastError, then: Then | None) -> None:
         log.error(

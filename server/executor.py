@@ -91,6 +91,8 @@ class Executor:
         self.allocations: dict[int, Allocation] = {}
         #: Images of loaded modules, by digest.
         self.images: dict[str, bytes] = {}
+        #: Pieces of images whose load has not come yet, by module handle.
+        self.staged: dict[int, bytearray] = {}
         #: Retains of each device's primary context.
         self.retains: dict[int, int] = {}
         #: Sticky result of the poisoned context, 0 while healthy.
@@ -324,6 +326,8 @@ class Executor:
                 # It failed the first time: skip it, and let a sticky failure stay one.
                 if is_sticky(imposed[1]):
                     self.poisoned = imposed[1]
+                elif op is Op.MODULE_LOAD:
+                    self.staged.pop(args[0], None)
                 elif op in ONE_WAY_CREATES:
                     self.handles.dead.add(args[0])
                 return

@@ -12,7 +12,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -63,7 +62,14 @@ class Gateway:
         self.watch(signal_fd, self._on_signal)
         self.database = DatabaseThread(config.database)
         self.watch(self.database.fileno(), self.database.deliver)
+        # The lease is renewed beside everything else: no slow transaction may cost it.
+        self._lease = DatabaseThread(config.database, migrate=False)
+        self.watch(self._lease.fileno(), self._lease.deliver)
         self.valid_until = 0.0
+        #: Where clients come; the real port once it is bound.
+        self.endpoint = config.bind
+        #: Whether clients are answered yet.
+        self.serving = False
         self._socket: zmq.Socket[bytes] | None = None
         self.sessions = SessionTable(self)
         self.attachments = Attachments(self)
@@ -120,6 +126,7 @@ class Gateway:
 
     def run(self) -> int:
         """Serve until a signal; return the exit code."""
+        self._bind()
         self.database.submit(self._register, self._registered, patience=float("inf"))
         while self._exit_code is None:
             self._step()
@@ -146,7 +153,7 @@ class Gateway:
     def _register(self, store: Any) -> float:
         asked = time.monotonic()
         store.register_server(
-            self.server_id, socket.gethostname(), self.config.bind, self.config.lease_ttl
+            self.server_id, socket.gethostname(), self.endpoint, self.config.lease_ttl
         )
         return asked + self.config.lease_ttl
 
@@ -159,7 +166,8 @@ class Gateway:
         self.after(self.config.lease_ttl / 3, self._renew)
         self.sessions.pool.warm()
 
-    def _listen(self) -> None:
+    def _bind(self) -> None:
+        """Take the port; clients that come early wait in it."""
         router = self._context.socket(zmq.ROUTER)
         router.linger = 200  # ms, for the last refusals
         router.router_mandatory = 1
@@ -171,16 +179,20 @@ class Gateway:
             router.close(0)
             raise ConfigError(f"cannot listen at {self.config.bind}: {error.strerror}") from error
         self._socket = router
-        self.watch(router, self._on_client)
-        endpoint = bytes(router.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-        print(f"ready {endpoint}", flush=True)
-        log.info("server ready", extra={"action": "ready", "endpoint": endpoint})
+        self.endpoint = bytes(router.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def _listen(self) -> None:
+        self.serving = True
+        self.watch(self._socket, self._on_client)
+        print(f"ready {self.endpoint}", flush=True)
+        log.info("server ready", extra={"action": "ready", "endpoint": self.endpoint})
 
     def _close(self) -> None:
         self.sessions.close()
         self.relay.close()
         if self._socket is not None:
             self._socket.close()
+        self._lease.close(0.0)
         self.database.close(min(2.0, self.drain.time_left) if self.drain is not None else 0.0)
         self._context.destroy(linger=200)
 
@@ -193,7 +205,10 @@ class Gateway:
             if error is not None:
                 log.error("the lease was not renewed: %s", error, extra={"action": "renew_failed"})
             elif not alive:
-                log.error("superseded: another server took over", extra={"action": "superseded"})
+                log.error(
+                    "superseded: the lease has ended, others may have taken sessions over",
+                    extra={"action": "superseded"},
+                )
                 self.finish(1)
                 return
             else:
@@ -204,7 +219,7 @@ class Gateway:
                 self.after(wait, self._renew)
 
         ttl = self.config.lease_ttl
-        self.database.submit(
+        self._lease.submit(
             lambda store: store.renew_lease(self.server_id, ttl), renewed, patience=ttl / 10
         )
 
@@ -259,9 +274,10 @@ class Gateway:
                 self._terminate()
 
     def _terminate(self) -> None:
-        if self._socket is None:
+        if not self.serving:
             # Still starting: nothing is served, nothing is to be saved.
             self.database.abandon()
+            self._lease.abandon()
             self.finish(0)
         elif self.drain is None:
             log.info("drain started", extra={"action": "drain_started"})
@@ -269,8 +285,3 @@ class Gateway:
             self.drain.begin()
         else:
             self.drain.hasten()
-
-
-def state_paths(state_dir: Path) -> tuple[Path, Path]:
-    """Return the server's lock file and the folder of worker locks."""
-    return state_dir / "server.lock", state_dir / "workers"

@@ -49,8 +49,6 @@ from outlast.session.wire import Message
 # Not by __name__, which is "__main__" here: nobody listens to that one.
 log = logging.getLogger("outlast.server.worker")
 
-#: Calls are not started this long before the lease may end.
-LEASE_MARGIN = 2.0  # seconds
 #: How often the pulse thread looks whether the main thread is in a long call.
 PULSE = 0.25  # seconds
 #: Untold calls after which the client is told even while more arrive.
@@ -95,6 +93,7 @@ class Worker:
         configure(start["log_level"])
         self._session_id = start["session"]
         self._valid_until = start["valid_until"]
+        self._lease_margin: float = start["lease_margin"]
         try:
             self._prepare(start)
         except OutlastError as error:
@@ -137,6 +136,7 @@ class Worker:
             self.channel,
             start["checkpoint_interval"],
             start["epoch_deadline"],
+            start["grace"],
         )
         self._adoption = Adoption(
             self._host, self._executor, self._epochs, self._link, self.channel
@@ -249,7 +249,7 @@ class Worker:
 
     def _may_act(self) -> bool:
         """Return whether the lease still covers us; past it another server may act."""
-        return time.monotonic() < self._valid_until - LEASE_MARGIN
+        return time.monotonic() < self._valid_until - self._lease_margin
 
     def _housekeeping(self) -> None:
         host = self._host

@@ -17,18 +17,22 @@ class Backoff:
 
     initial: float = 0.05  # seconds
     maximum: float = 1.0  # seconds
-    jitter: float = 0.05  # seconds
+    least: float = 0.02  # seconds
 
     def wait(self) -> tenacity.wait.wait_base:
-        """Return tenacity's wait strategy for these numbers."""
-        grows = tenacity.wait_exponential(multiplier=self.initial, max=self.maximum)
-        return tenacity.wait_combine(grows, tenacity.wait_random(0, self.jitter))
+        """Return tenacity's wait strategy for these numbers.
+
+        The random part is as long as the wait itself, so that many clients of a server that
+        comes back do not arrive together.
+        """
+        spread = tenacity.wait_random_exponential(multiplier=self.initial, max=self.maximum)
+        return tenacity.wait_combine(tenacity.wait_fixed(self.least), spread)
 
 
 #: How a client comes back to its server.
 RECONNECT = Backoff()
 #: How the gateway's database thread tries again.
-DATABASE = Backoff(initial=0.05, maximum=2.0, jitter=0.1)
+DATABASE = Backoff(maximum=2.0)
 
 
 class Interrupted(Exception):

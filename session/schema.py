@@ -116,6 +116,7 @@ class Op(enum.IntEnum):
     MODULE_UNLOAD = 33
     FUNCTION_GET = 34
     FUNCTION_SET_ATTRIBUTE = 35
+    IMAGE_PART = 36
 
     MEM_ALLOC = 48
     MEM_FREE = 49
@@ -175,11 +176,18 @@ OPS: dict[Op, OpSpec] = dict(
         _op(Op.CTX_DESTROY, _O, "handle:u64", "Destroy a context and all it owns."),
         _op(Op.CTX_SYNC, _Q, "qid:u64", "Answered when all work of the bound context is done."),
         _op(
+            Op.IMAGE_PART,
+            _O,
+            "handle:u64 data:bytes",
+            "A piece of the image that the next load of this handle completes: no frame is "
+            "longer than 1 MiB.",
+        ),
+        _op(
             Op.MODULE_LOAD,
             _A,
             "handle:u64 data:bytes",
-            "Load an image (PTX). The reply carries its functions and globals as JSON, so that "
-            "every later look-up is local.",
+            "Load an image (PTX), or the last piece of one. The reply carries its functions and "
+            "globals as JSON, so that every later look-up is local.",
             "info:bytes",
         ),
         _op(Op.MODULE_UNLOAD, _O, "handle:u64", "Unload a module."),

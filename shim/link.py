@@ -186,13 +186,23 @@ class SessionLink:
         return self.send_record(wire.pack_record(op, *args, data=data))
 
     def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
-        """Send an answered call and wait for its outcome."""
+        """Send an answered call and wait for its outcome.
+
+        An image longer than a frame goes in pieces, at consecutive places in the order.
+        """
+        pieces = []
+        if data is not None and len(data) > MAX_FRAME:
+            pieces = [data[i : i + MAX_FRAME] for i in range(0, len(data), MAX_FRAME)]
+            data = pieces.pop()
         payload = data if data is not None and len(data) > INLINE_LIMIT else None
         record = wire.pack_record(
             op, *args, data=None if payload else data, payload=payload is not None
         )
         with self._mutex:
             self._admit()
+            for piece in pieces:
+                part = wire.pack_record(Op.IMAGE_PART, args[0], payload=True)
+                self._session.append(part, self._bind(), piece)
             seq = self._session.append(record, self._bind(), payload)
             pending = self._session.expect(op, seq)
             self._session.seal()

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
 
+#: Larger images are refused.
+MAX_IMAGE = 1 << 30  # bytes
+OUT_OF_MEMORY = 2
+
+
 def describe(info: ModuleInfo) -> bytes:
     """Return what the client is told of a module, as JSON."""
     functions = [
@@ -36,11 +41,21 @@ def fingerprint(description: bytes) -> int:
     return int.from_bytes(blake3(description).digest(8), "little")
 
 
+@one_way(Op.IMAGE_PART)
+def image_part(ex: Executor, args: Args, data: Any) -> int:
+    """Keep a piece of an image until its load comes."""
+    staged = ex.staged.setdefault(args[0], bytearray())
+    if len(staged) + len(data) > MAX_IMAGE:
+        return OUT_OF_MEMORY
+    staged += bytes(data)
+    return 0
+
+
 @answered(Op.MODULE_LOAD)
 def module_load(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     """Load an image; the answer carries its functions and globals."""
     handle = args[0]
-    image = bytes(data)
+    image = bytes(ex.staged.pop(handle, b"")) + bytes(data)
     result, real = ex.cuda.cuModuleLoadData(image)
     if result:
         if imposed is not None:

@@ -22,6 +22,8 @@ DEFAULT_ENDPOINT: Final = f"tcp://127.0.0.1:{values.DEFAULT_PORT}"
 #: Some releases of libzmq keep a heartbeat's time to live in 16 bits of milliseconds, where
 #: a longer timeout would wrap round to a very short one.
 HEARTBEAT_TIMEOUT_LIMIT: Final = 65.536  # seconds
+#: A shorter lease could not be renewed in time.
+LEAST_LEASE: Final = 1.0  # seconds
 #: Hard limit of the log when none is set, in multiples of its cap.
 HARD_LIMIT_FACTOR: Final = 16
 
@@ -182,6 +184,13 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         _check_heartbeats(self.heartbeat, self.heartbeat_timeout, self.sources)
+        if self.lease_ttl < LEAST_LEASE:
+            raise unusable(
+                "lease_ttl",
+                self.sources.get("lease_ttl", DEFAULT),
+                self.lease_ttl,
+                f"allowed: {LEAST_LEASE:g} s or more, for it is renewed three times in its time",
+            )
         if not self.insecure and not values.is_loopback(self.bind):
             raise unusable(
                 "bind",

@@ -19,7 +19,7 @@ from outlast.errors import (
 from outlast.session import retry
 from outlast.session.retry import RECONNECT, Backoff, Interrupted
 
-QUICK = Backoff(initial=0.001, maximum=0.002, jitter=0.001)
+QUICK = Backoff(initial=0.001, maximum=0.002, least=0.001)
 
 
 class Attempts:
@@ -129,15 +129,21 @@ def waits(backoff: Backoff, count: int) -> list[float]:
     return result
 
 
-def test_waits_grow_to_their_maximum_and_stay_there():
-    plain = Backoff(initial=0.05, maximum=1.0, jitter=0.0)
-    assert waits(plain, 7) == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+def bounds(backoff: Backoff, attempts: int) -> list[float]:
+    """Return the longest wait that each attempt may have."""
+    return [backoff.least + min(backoff.maximum, backoff.initial * 2**n) for n in range(attempts)]
+
+
+def test_waits_lie_between_the_least_and_a_bound_that_grows_to_its_maximum():
+    longest = bounds(RECONNECT, 12)
+    for _ in range(50):
+        for wait, bound in zip(waits(RECONNECT, 12), longest, strict=True):
+            assert RECONNECT.least <= wait <= bound + 1e-9
 
 
 def test_jitter_keeps_fifty_clients_apart_at_every_attempt():
     clients = [waits(RECONNECT, 12) for _ in range(50)]
-    for attempt in zip(*clients, strict=True):
+    for attempt, bound in zip(zip(*clients, strict=True), bounds(RECONNECT, 12), strict=True):
         spread = max(attempt) - min(attempt)
-        assert spread > RECONNECT.jitter / 3, "they come in one burst"
-        assert spread <= RECONNECT.jitter
+        assert spread > (bound - RECONNECT.least) / 2, "they come in one burst"
         assert len(set(attempt)) > 45
