@@ -32,7 +32,7 @@ ASK_INTERVAL = 1.0  # seconds
 
 @dataclass(slots=True)
 class Handshake:
-    """One attempt to attach.
+    """The attempts to attach after one loss of the connection.
 
     Parameters
     ----------
@@ -54,6 +54,8 @@ class Handshake:
     silence: float
     stop: threading.Event
     devices: list[dict[str, Any]] = field(default_factory=list)
+    #: Attempts on which the worker's own address could not be reached.
+    direct_failures: int = 0
 
     def attach(self, deadline: float) -> Transport:
         """Attach and return the data connection; ``session`` has taken it over.
@@ -65,7 +67,7 @@ class Handshake:
         OutlastError
             The server's typed refusal.
         """
-        gateway = Transport(self.context, self.server)
+        gateway = self._connect(self.server)
         data: Transport | None = None
         try:
             welcome = self._hello(gateway, deadline)
@@ -73,16 +75,29 @@ class Handshake:
             if not endpoints:
                 data, gateway_kept = gateway, True
             else:
-                data, gateway_kept = Transport(self.context, endpoints[0]), False
+                data, gateway_kept = self._connect(endpoints[0]), False
             self._attach(data, welcome, deadline)
-        except BaseException:
+        except BaseException as error:
             if data is not None and data is not gateway:
                 data.close()
+                self._note_direct(error)
             gateway.close()
             raise
         if not gateway_kept:
             gateway.close()
         return data
+
+    def _connect(self, endpoint: str) -> Transport:
+        try:
+            return Transport(self.context, endpoint)
+        except (OSError, zmq.ZMQError) as error:
+            raise ServerUnreachable(f"no connection to {endpoint} can be made: {error}") from error
+
+    def _note_direct(self, error: BaseException) -> None:
+        """Go through the gateway once the direct way has failed twice: it may not exist."""
+        if isinstance(error, ServerUnreachable):
+            self.direct_failures += 1
+            self.relay = self.relay or self.direct_failures > 1
 
     def _hello(self, gateway: Transport, deadline: float) -> Message:
         with self.mutex:
@@ -113,7 +128,7 @@ class Handshake:
         while not self.stop.is_set():
             messages, standing = transport.poll(0.1)
             for index, frames in enumerate(messages):
-                message = wire.parse_message(frames)
+                message = _parsed(frames, transport.endpoint)
                 if message.kind is kind:
                     # Replies may be right behind it: they belong to the link.
                     transport.unread(messages[index + 1 :])
@@ -133,6 +148,13 @@ class Handshake:
                 asked = now
                 transport.send([wire.pack_message(Kind.PING, generation=0, stamp=0)])
         raise ServerUnreachable(f"interrupted while waiting for {transport.endpoint}")
+
+
+def _parsed(frames: list[bytes], endpoint: str) -> Message:
+    try:
+        return wire.parse_message(frames)
+    except ProtocolError as error:
+        raise ServerUnreachable(f"no session server answers at {endpoint}: {error}") from error
 
 
 def refusal(message: Message) -> OutlastError:
