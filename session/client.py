@@ -186,6 +186,11 @@ class ClientSession:
         """Bytes that are logged and not applied: what a fast program must wait for."""
         return self._unsent_bytes + self._in_flight_bytes + self._open_bytes
 
+    @property
+    def progress(self) -> int:
+        """Calls applied and queries answered; it only falls with a worker that dies."""
+        return self.applied + self.next_qid - len(self._queries)
+
     def take_deferred(self, context: int) -> int:
         """Return (once) a late failure of ``context``, 0 if there is none."""
         for index, (owner, result) in enumerate(self.deferred):
@@ -346,11 +351,7 @@ class ClientSession:
         deferred = self._landed_deferred.tell(self.next_seq - 1)
         self._ack_due = self._landed_deferred.untold
         return wire.pack_message(
-            Kind.ACK,
-            generation=self.generation,
-            acked=acked,
-            ranges=ranges,
-            deferred=deferred,
+            Kind.ACK, generation=self.generation, acked=acked, ranges=ranges, deferred=deferred
         )
 
     # -- inside --------------------------------------------------------------------------------
@@ -363,9 +364,8 @@ class ClientSession:
 
     def _following_queries(self) -> bytes:
         records = []
-        while self._unsent and isinstance(self._unsent[0], Query):
-            item = self._unsent.popleft()
-            assert isinstance(item, Query)
+        while self._unsent and isinstance(item := self._unsent[0], Query):
+            self._unsent.popleft()
             records.append(item.records)
         return b"".join(records)
 

@@ -9,12 +9,19 @@ from typing import Any
 
 import zmq
 
-from outlast.errors import OutlastError, ServerDraining, ServerUnreachable
+from outlast.errors import (
+    LinkClosed,
+    LinkTimeout,
+    OutlastError,
+    ServerDraining,
+    ServerUnreachable,
+)
 from outlast.session import retry
 from outlast.session.client import ClientSession, Phase
 from outlast.shim.handshake import Handshake
 from outlast.shim.pump import Pump
 from outlast.shim.settings import LinkSettings
+from outlast.shim.standstill import Standstill
 
 log = logging.getLogger("outlast.link")
 
@@ -45,6 +52,8 @@ class Caretaker:
         self._mutex = mutex
         self._tick = threading.Event()
         self._idle_ticks = 0
+        self._attached_at = 0.0
+        self._standstill = Standstill(settings.heartbeat_timeout)
         self._thread: threading.Thread | None = None
         self.pump = Pump(session, settings, mutex, self.rouse)
 
@@ -65,6 +74,18 @@ class Caretaker:
         self._tick.set()
 
     def _run(self) -> None:
+        try:
+            self._look_after()
+        finally:
+            # Nobody else brings a connection back: without this thread no call may wait.
+            self._end(LinkClosed("the thread that keeps the link has ended"))
+
+    def _end(self, error: OutlastError) -> None:
+        with self._mutex:
+            self._session.close(error)
+            self.pump.changed.notify_all()
+
+    def _look_after(self) -> None:
         while not self.stop.is_set():
             with self._mutex:
                 detached = self._session.phase is Phase.DETACHED and self.pump.transport is None
@@ -91,13 +112,12 @@ class Caretaker:
 
     def _come_back(self) -> None:
         try:
+            self._pause()
             self.reattach(self._settings.reconnect_timeout)
         except retry.Interrupted:
             return
         except OutlastError as error:
-            with self._mutex:
-                self._session.close(error)
-                self.pump.changed.notify_all()
+            self._end(error)
             return
         stall = time.monotonic() - self.pump.lost_at
         self.reconnects += 1
@@ -107,6 +127,30 @@ class Caretaker:
             stall,
             extra={"action": "link_back", "session": self._session.session_id},
         )
+
+    def _pause(self) -> None:
+        """Wait, if the last connections have led nowhere.
+
+        Raises
+        ------
+        LinkTimeout
+            They have for too long.
+        Interrupted
+            The link is being closed.
+        """
+        still, now = self._standstill, time.monotonic()
+        pause = still.lost(self._session.progress, self._attached_at, now)
+        lasted = still.lasted(now)
+        if lasted > self._settings.reconnect_timeout:
+            raise LinkTimeout(
+                f"session {self._session.session_id!r} does not get on: {still.losses} "
+                f"connections in {lasted:.1f} s were lost at the same call, the last one so: "
+                f"{self.pump.lost_because}",
+                attempts=still.losses,
+                elapsed=lasted,
+            )
+        if pause and self.stop.wait(pause):
+            raise retry.Interrupted
 
     def reattach(self, timeout: float) -> None:
         """Attach within ``timeout`` seconds; a draining server restarts that time once."""
@@ -144,4 +188,5 @@ class Caretaker:
             ) from error
         self.devices = handshake.devices
         with self._mutex:
+            self._attached_at = time.monotonic()
             self.pump.install(transport)

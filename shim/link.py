@@ -35,6 +35,8 @@ WAIT = 0.05  # seconds
 BACKLOG_LIMIT = 64 << 20
 #: How long a closing process tries to send what it still has.
 LINGER = 1.0  # seconds
+#: How long it waits for a connection that it has lost only now (by Ctrl-C, say).
+RETURN = 0.3  # seconds
 #: How long its last message may take to leave.
 FAREWELL = 0.3  # seconds
 
@@ -100,6 +102,10 @@ class SessionLink:
         deadline = time.monotonic() + LINGER
         with self._mutex:
             self._session.seal()
+            while pump.transport is None and self._session.error is None:
+                if time.monotonic() > pump.lost_at + RETURN:
+                    break
+                pump.changed.wait(0.02)
             while self._session.has_unsent and time.monotonic() < deadline:
                 if pump.transport is None or self._session.phase is not Phase.ATTACHED:
                     break
@@ -229,7 +235,12 @@ class SessionLink:
                 target = view[offset : offset + length]
                 pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
             self._session.seal()
-            results = [self._wait(piece).result for piece in pieces]
+            try:
+                results = [self._wait(piece).result for piece in pieces]
+            finally:
+                # Whoever gives up (Ctrl-C) takes the memory away: nothing may land there later.
+                for piece in pieces:
+                    piece.out = None
         return next((result for result in results if result), 0)
 
     def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
@@ -264,7 +275,8 @@ class SessionLink:
         number = getattr(self._local, "number", 0)
         if not number:
             number = self._local.number = next(self._threads)
-            self._pump.alone = number == 1
+            if number > 1:
+                self._pump.alone = False
         self._local.bind = wire.pack_record(Op.BIND, number, context)
 
     def take_deferred(self, context: int) -> int:

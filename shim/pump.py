@@ -56,15 +56,17 @@ class Pump:
         #: A thread waits in the transport without the mutex.
         self.polling = False
         #: The program has one thread: nobody needs to interrupt it while it waits.
-        self.alone = False
-        #: When the connection was lost last.
+        self.alone = True
+        #: When the connection was lost last, and why.
         self.lost_at = 0.0
+        self.lost_because = ""
         self._session = session
         self._settings = settings
         self._mutex = mutex
         self._rouse = rouse
         self._landed = 0
         self._acked_at = 0.0
+        self._asked_at = 0.0
 
     def install(self, transport: Transport) -> None:
         """Take a new connection over."""
@@ -110,27 +112,35 @@ class Pump:
         self.send_all(transport)
         if self.transport is not transport:
             return  # sending showed that the connection is gone
-        self.polling = True
-        self._mutex.release()
         try:
-            # A program of one thread needs no interruption while it waits.
-            blocking = timeout and self.alone
-            messages, standing = transport.receive() if blocking else transport.poll(timeout)
-        finally:
-            self._mutex.acquire()
-            self.polling = False
+            messages, standing = self._receive(transport, timeout)
+            for frames in messages:
+                if self.transport is not transport:
+                    break
+                self._handle(transport, frames)
+        except BaseException:
+            # Ctrl-C may have cost messages; with a new connection they come again.
+            self.disconnect(transport, "interrupted")
+            raise
         if self.transport is not transport:
             self.changed.notify_all()
             return
-        for frames in messages:
-            self._handle(transport, frames)
-            if self.transport is not transport:
-                break
         if not standing:
             self.disconnect(transport, "the connection broke")
         self._beat(transport)
         if messages or not standing:
             self.changed.notify_all()
+
+    def _receive(self, transport: Transport, timeout: float) -> tuple[list[list[bytes]], bool]:
+        """Wait without the mutex."""
+        self.polling = True
+        self._mutex.release()
+        try:
+            # A program of one thread needs no interruption while it waits.
+            return transport.receive() if timeout and self.alone else transport.poll(timeout)
+        finally:
+            self._mutex.acquire()
+            self.polling = False
 
     def _handle(self, transport: Transport, frames: list[bytes]) -> None:
         session = self._session
@@ -172,7 +182,10 @@ class Pump:
                 transport.send([ack])
         if now - transport.last_heard > self._settings.heartbeat_timeout:
             self.disconnect(transport, "the server is silent")
-        elif now - min(transport.last_heard, transport.last_sent) > self._settings.heartbeat:
+        elif self._settings.heartbeat < now - max(
+            self._asked_at, min(transport.last_heard, transport.last_sent)
+        ):
+            self._asked_at = now
             ping = wire.pack_message(
                 Kind.PING, generation=self._session.generation, stamp=int(now * 1e6)
             )
@@ -185,7 +198,7 @@ class Pump:
         self.transport = None
         transport.close()
         self._session.detached()
-        self.lost_at = time.monotonic()
+        self.lost_at, self.lost_because = time.monotonic(), reason
         log.info(
             "link lost: %s",
             reason,

@@ -1,0 +1,109 @@
+"""The link against a server that does not behave: it backs off, and it ends typed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers.scripted_server import ScriptedServer
+
+from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable
+from outlast.session import ids, wire
+from outlast.session.client import ClientSession
+from outlast.session.schema import Kind, Op
+from outlast.shim.link import SessionLink
+from outlast.shim.settings import LinkSettings
+
+
+@contextmanager
+def attached(endpoint: str, **settings: Any) -> Iterator[SessionLink]:
+    session = ClientSession("mine", ids.new_incarnation(), ids.new_token())
+    link = SessionLink(session, LinkSettings(endpoint, **settings))
+    link.open()
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def refuse(_: object) -> list[bytes]:
+    return [
+        wire.pack_message(
+            Kind.REFUSED, error=ProtocolError.code, retry_after=0.0, message="no such call"
+        )
+    ]
+
+
+def test_a_call_that_is_refused_at_each_attachment_is_tried_less_and_less_and_then_fails() -> None:
+    with (
+        ScriptedServer({Kind.CALLS: refuse}) as server,
+        attached(server.endpoint, reconnect_timeout=1.0) as link,
+    ):
+        begin = time.monotonic()
+        with pytest.raises(LinkTimeout, match=r"does not get on.*no such call"):
+            link.query(Op.CTX_SYNC)
+        assert 1.0 <= time.monotonic() - begin < 5.0
+        assert server.seen[Kind.HELLO] < 12
+
+
+def test_an_unreachable_worker_is_reached_through_the_gateway() -> None:
+    def welcome(message: wire.Message) -> list[bytes]:
+        return [server.welcome("" if message["relay"] else "tcp://127.0.0.1:1")]
+
+    server = ScriptedServer({Kind.HELLO: welcome})
+    with server, attached(server.endpoint):
+        hellos = [m["relay"] for m in server.messages if m.kind is Kind.HELLO]
+        assert hellos == [0, 0, 1]
+
+
+def test_a_server_of_another_kind_is_an_unreachable_one() -> None:
+    with ScriptedServer({Kind.HELLO: lambda _: [b"220 mail.example ready"]}) as server:
+        link = SessionLink(
+            ClientSession("mine", ids.new_incarnation(), ids.new_token()),
+            LinkSettings(server.endpoint, connect_timeout=0.5),
+        )
+        with pytest.raises(ServerUnreachable, match="no session server answers") as caught:
+            link.open()
+        assert isinstance(caught.value, ConnectionError)
+        assert server.endpoint in str(caught.value)
+
+
+def test_a_silent_server_is_asked_once_an_interval() -> None:
+    with (
+        ScriptedServer() as server,
+        attached(server.endpoint, heartbeat=0.1, heartbeat_timeout=1.0),
+    ):
+        time.sleep(0.5)
+        assert 1 <= server.seen[Kind.PING] <= 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_calls_fail_typed_when_the_thread_of_the_link_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ScriptedServer() as server, attached(server.endpoint) as link:
+
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(link._caretaker, "_on_tick", broken)
+        with pytest.raises(LinkClosed, match="has ended"):
+            link.query(Op.CTX_SYNC)
+
+
+def test_bytes_of_a_copy_that_was_given_up_land_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer() as server, attached(server.endpoint) as link:
+        target = bytearray(8)
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(link, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            link.read_into(0x1000, 8, 0, 0, memoryview(target))
+        (pending,) = link._session._pending.values()
+        pending.settle(wire.Reply(wire.ReplyKind.OUTCOME, pending.number, data=b"\1" * 8))
+        assert target == bytes(8)
