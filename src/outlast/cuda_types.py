@@ -75,7 +75,7 @@ ERROR_TEXTS: dict[int, str] = {
     6: "profiler not initialized",
     7: "profiler already started",
     8: "profiler already stopped",
-    34: "stub library loaded instead of the driver",
+    34: "a stand-in library is loaded instead of the driver",
     36: "call requires a newer driver",
     46: "device busy or unavailable",
     47: "multicast resources used up",

@@ -24,7 +24,7 @@ def run_long(program: Program, module: int, target: int, number: int) -> None:
     program.launch(program.kernel(module, "k"), parameters)
 
 
-def reload_in_turns(program: Program, target: int, rounds: int) -> None:
+def check_reloads_in_turns(program: Program, target: int, rounds: int) -> None:
     """Load, run and unload two modules whose kernel has one name and two layouts."""
     for number in range(1, rounds + 1):
         module = program.load(ptx.SHORT_LAYOUT)
@@ -38,7 +38,7 @@ def reload_in_turns(program: Program, target: int, rounds: int) -> None:
 
 
 def test_reloaded_modules_are_never_launched_with_each_others_layout(program: Program) -> None:
-    reload_in_turns(program, program.alloc(4), ROUNDS)
+    check_reloads_in_turns(program, program.alloc(4), ROUNDS)
 
 
 def test_two_threads_reload_modules_beside_each_other(program: Program) -> None:
@@ -52,7 +52,7 @@ def test_two_threads_reload_modules_beside_each_other(program: Program) -> None:
         try:
             program.use_primary()
             for round_ in range(10):
-                reload_in_turns(program, target, 5)
+                check_reloads_in_turns(program, target, 5)
                 run_long(program, kept, kept_target, 21)
                 assert program.number(kept_target, 4) == 42, round_
         except AssertionError as error:
@@ -127,7 +127,7 @@ def test_journal_and_restore_hold_only_what_lives_after_much_coming_and_going(
         running(server.endpoint, "reuse", tmp_path / "client") as program,
     ):
         scratch = program.alloc(4)
-        reload_in_turns(program, scratch, 8)
+        check_reloads_in_turns(program, scratch, 8)
         for _ in range(50):
             ok(cuda.cuStreamDestroy(program.stream()))
             ok(cuda.cuEventDestroy(program.event()))
@@ -159,4 +159,4 @@ def test_journal_and_restore_hold_only_what_lives_after_much_coming_and_going(
         assert program.number(target) == 12
         assert cuda.cuStreamGetPriority(stream) == (cuda.CUresult.CUDA_SUCCESS, -2)
         assert live() == expected
-        reload_in_turns(program, program.alloc(4), 1)
+        check_reloads_in_turns(program, program.alloc(4), 1)

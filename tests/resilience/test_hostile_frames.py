@@ -117,7 +117,7 @@ def port(request: pytest.FixtureRequest, server: ServerProcess, owner: SessionLi
     return endpoint
 
 
-def still_fine(server: ServerProcess, pids: Sequence[int]) -> None:
+def assert_still_fine(server: ServerProcess, pids: Sequence[int]) -> None:
     """Check that no process has died and that the owner's session works."""
     counter = Counter()
     counter.increment()
@@ -145,7 +145,7 @@ def test_no_pickle_is_ever_loaded(
         for kind in Kind:
             messages.append([wire.PREFIX.pack(wire.MAGIC, PROTOCOL_VERSION, kind) + bomb])
     send_all(zmq_context, port, messages)
-    still_fine(server, pids)
+    assert_still_fine(server, pids)
     assert not marker.exists()
 
 
@@ -167,7 +167,7 @@ def test_ten_thousand_random_frames_change_nothing(
         tail = [dice.randbytes(dice.randrange(64)) for _ in range(dice.randrange(3))]
         messages.append([bytes(frame), *tail])
     send_all(zmq_context, port, messages)
-    still_fine(server, pids)
+    assert_still_fine(server, pids)
 
 
 def test_random_calls_of_an_unattached_peer_change_nothing(
@@ -186,7 +186,7 @@ def test_random_calls_of_an_unattached_peer_change_nothing(
         for _ in range(1000)
     ]
     send_all(zmq_context, port, messages)
-    still_fine(server, pids)
+    assert_still_fine(server, pids)
 
 
 def test_an_oversize_frame_costs_its_sender_the_connection_and_nobody_else(
@@ -195,7 +195,7 @@ def test_an_oversize_frame_costs_its_sender_the_connection_and_nobody_else(
     """C9, F3: 64 MiB in one frame."""
     pids = [server.pid, *server.session_workers()]
     send_all(zmq_context, port, [[bytes(64 << 20)], [b"OL"]])
-    still_fine(server, pids)
+    assert_still_fine(server, pids)
 
 
 def test_connections_that_speak_no_zeromq_change_nothing(server: ServerProcess, port: str) -> None:
@@ -210,7 +210,7 @@ def test_connections_that_speak_no_zeromq_change_nothing(server: ServerProcess, 
                 connection.recv(100)
             except (TimeoutError, ConnectionError):
                 continue
-    still_fine(server, pids)
+    assert_still_fine(server, pids)
 
 
 def test_the_default_is_to_listen_at_loopback_only(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def plans(program: str, first: int) -> list[Plan]:
     return [replace(point, program_seed=0, faults=point.faults[:FAULTS]) for point in points]
 
 
-def run(soak: Soak, points: list[Plan]) -> None:
+def assert_identical(soak: Soak, points: list[Plan]) -> None:
     """Run the points; fail with everything that went wrong."""
     soak.run(points)
     problems = {o.plan.seed: o.problems for o in soak.outcomes if o.problems}
@@ -39,7 +39,7 @@ def run(soak: Soak, points: list[Plan]) -> None:
 def test_results_are_bit_identical_whatever_happens_to_the_server(
     program: str, tmp_path: Path
 ) -> None:
-    run(Soak(Options(jobs=JOBS), tmp_path), plans(program, SEEDS[program]))
+    assert_identical(Soak(Options(jobs=JOBS), tmp_path), plans(program, SEEDS[program]))
 
 
 @pytest.mark.soak
@@ -50,7 +50,7 @@ def test_results_are_bit_identical_whatever_happens_to_the_server(
 def test_results_are_bit_identical_over_the_relay_and_with_postgresql(
     options: Options, tmp_path: Path
 ) -> None:
-    run(Soak(options, tmp_path), plans("training", 9000))
+    assert_identical(Soak(options, tmp_path), plans("training", 9000))
 
 
 def test_the_short_soak_has_every_kind_of_fault() -> None:

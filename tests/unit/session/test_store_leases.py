@@ -135,7 +135,7 @@ def kill_a_server_and_claim(url: str, store: Store, rounds: int, ttl: float) -> 
         store.release_server(successor)
 
 
-def killed_servers_leave_nothing_locked(url: str, rounds: int) -> None:
+def assert_killed_servers_leave_nothing_locked(url: str, rounds: int) -> None:
     store = Store.open(url)
     for name in ("one", "two", "three"):
         create(store, name)
@@ -146,10 +146,10 @@ def killed_servers_leave_nothing_locked(url: str, rounds: int) -> None:
 
 
 def test_a_killed_server_leaves_its_sessions_to_the_next_within_its_lease(upgraded_url):
-    killed_servers_leave_nothing_locked(upgraded_url, rounds=3)
+    assert_killed_servers_leave_nothing_locked(upgraded_url, rounds=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_hundred_killed_servers_leave_their_sessions_to_the_next(upgraded_url):
-    killed_servers_leave_nothing_locked(upgraded_url, rounds=200)
+    assert_killed_servers_leave_nothing_locked(upgraded_url, rounds=200)
