@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,10 +81,10 @@ def test_a_silent_server_is_asked_once_an_interval() -> None:
         assert 1 <= server.seen[Kind.PING] <= 6
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_calls_fail_typed_when_the_thread_of_the_link_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with ScriptedServer() as server, attached(server.endpoint) as link:
 
         def broken() -> None:
