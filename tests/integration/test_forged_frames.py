@@ -173,6 +173,7 @@ def test_client_whose_calls_are_not_in_its_log_loses_its_session_and_no_other(
     kernel, target = neighbour.call("new_tape")
     neighbour.call("append", kernel, target, [3])
     with running(server.endpoint, "liar", tmp_path, end=True) as program:
+        program.sync()  # what it has called is applied: the forged batch is the next one
         record = wire.pack_record(Op.PRIMARY_RETAIN, 0)
         generation, first = program.link._session.generation, program.link.next_seq
         raw(program, [wire.pack_calls(generation, first, 5, 0, record)])
