@@ -182,6 +182,11 @@ class ClientSession:
         return bool(self._unsent)
 
     @property
+    def settled(self) -> bool:
+        """Whether the worker has applied every call so far."""
+        return not self._unsent and self.applied >= self.next_seq - 1
+
+    @property
     def backlog(self) -> int:
         """Bytes that are logged and not applied: what a fast program must wait for."""
         return self._unsent_bytes + self._in_flight_bytes + self._open_bytes

@@ -89,7 +89,7 @@ class SessionLink:
         self._caretaker.start()
 
     def close(self, end: bool = False) -> None:
-        """Send what is pending (for a moment at most), say good-bye, close everything.
+        """Have what is pending applied (for a moment at most), say good-bye, close everything.
 
         Parameters
         ----------
@@ -106,7 +106,8 @@ class SessionLink:
                 if time.monotonic() > pump.lost_at + RETURN:
                     break
                 pump.changed.wait(0.02)
-            while self._session.has_unsent and time.monotonic() < deadline:
+            # Until it is applied, not only sent: a server that stops right now would drop it.
+            while not self._session.settled and time.monotonic() < deadline:
                 if pump.transport is None or self._session.phase is not Phase.ATTACHED:
                     break
                 pump.turn(0.02)

@@ -126,6 +126,36 @@ say(int((out == 7).sum()))
             assert successor.end() == 0
 
 
+def test_a_closed_link_leaves_no_call_for_a_server_that_stops_right_then(tmp_path: Path) -> None:
+    """E11: what a program did before its end is in the epoch of a SIGTERM just after it."""
+    program = """
+begin()
+address = check(cuda.cuMemAlloc(1 << 20))
+say(int(address))
+sys.stdin.readline()
+for value in range(3000):
+    check(cuda.cuMemsetD32Async(address, value, 4, 0))
+cuda.close()
+import signal
+os.kill(int(os.environ["SERVER"]), signal.SIGTERM)
+"""
+    check = """
+begin()
+say(read(int(os.environ["ADDRESS"]))[0])
+"""
+    with ServerProcess(tmp_path / "state", ["--checkpoint-interval", "0"]) as server:
+        pid = str(server.pid)
+        with ClientProgram(program, server.endpoint, tmp_path, "last", SERVER=pid) as client:
+            address = client.expect()
+            client.tell()
+            assert client.end() == 0
+        assert server.wait() == 0
+        server.start()
+        with ClientProgram(check, server.endpoint, tmp_path, "last", ADDRESS=address) as successor:
+            assert successor.expect() == "2999"
+            assert successor.end() == 0
+
+
 def test_the_session_of_a_program_without_a_name_ends_with_it(tmp_path: Path) -> None:
     """G4: its worker goes at once, not after a timeout."""
     with ServerProcess(tmp_path / "state") as server:
