@@ -41,13 +41,13 @@ class Drain:
     def begin(self) -> None:
         """Start: all workers at once."""
         entries = self._gateway.sessions.running()
-        ready = [entry for entry in entries if entry.worker is not None and entry.worker.ready]
+        ready = [e for e in entries if e.worker is not None and e.worker.ready and not e.ended]
         self._waiting = {entry.session_id for entry in ready}
         for entry in ready:
             self._tell(entry, hasten=False)
         for entry in entries:
             if entry not in ready:
-                # Still restoring: its stored epoch stands.
+                # Still restoring (its stored epoch stands), or ended by its program.
                 self._gateway.sessions.close_worker(entry)
         self._gateway.after(max(0.0, self._deadline - time.monotonic()), self._give_up)
         self._check()
@@ -73,6 +73,11 @@ class Drain:
             )
         else:
             self._name(session_id, outcome["reason"], outcome)
+        self._check()
+
+    def closed(self, session_id: str) -> None:
+        """Note that a session needs no saving any more: its program has ended it, say."""
+        self._waiting.discard(session_id)
         self._check()
 
     def gone(self, session_id: str) -> None:

@@ -7,7 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outlast.errors import OutlastError, RestoreFailed
+from outlast.errors import (
+    JournalUnavailable,
+    OutlastError,
+    RestoreFailed,
+    SessionNotFound,
+    TokenSuperseded,
+)
 from outlast.server.channel import Json
 from outlast.server.workers import CrashCount, WorkerPool, WorkerProcess
 from outlast.session.rows import (
@@ -28,6 +34,10 @@ log = logging.getLogger(__name__)
 
 #: A new spare worker starts this long after one was taken, not to slow that one down.
 WARM_DELAY = 2.0  # seconds
+#: How soon journal entries are offered again to a database that did not answer.
+JOURNAL_RETRY = 1.0  # seconds
+#: How long a worker may take to remove the epochs of a session that ended.
+REMOVAL = 10.0  # seconds
 
 
 @dataclass(slots=True)
@@ -45,6 +55,8 @@ class SessionEntry:
     #: Journal entries that wait while earlier ones are written: the next group commit.
     unwritten: list[Entry] = field(default_factory=list)
     writing: bool = False
+    #: Its program has ended it; the worker only removes its epochs yet.
+    ended: bool = False
 
     @property
     def token(self) -> int:
@@ -71,6 +83,12 @@ class SessionTable:
     def entry(self, session_id: str) -> SessionEntry:
         """Return the entry of a session, new if there is none."""
         return self._entries.setdefault(session_id, SessionEntry(session_id))
+
+    def tidy(self, entry: SessionEntry) -> None:
+        """Forget a session of which this process holds nothing."""
+        holds = entry.worker is not None or entry.busy or entry.writing or entry.crashes
+        if not holds and self._entries.get(entry.session_id) is entry:
+            del self._entries[entry.session_id]
 
     def running(self) -> list[SessionEntry]:
         """Return the sessions that have a live worker."""
@@ -101,6 +119,7 @@ class SessionTable:
         """Give a session a worker process, which is yet to be started with it."""
         worker = self.pool.take()
         entry.worker = worker
+        entry.ended = False
         entry.unwritten.clear()  # the claim has cut the rows back; replay brings them again
         worker.on_message = lambda message: self._on_worker(entry, message)
         self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
@@ -137,6 +156,7 @@ class SessionTable:
         reason = entry.crashes.died(seq, op, code, ready)
         if reason:
             self._park(entry, seq, reason)
+        self.tidy(entry)
 
     def _park(self, entry: SessionEntry, seq: int, reason: str) -> None:
         log.error(
@@ -144,7 +164,8 @@ class SessionTable:
             reason,
             extra={"action": "parked", "session": entry.session_id},
         )
-        self._fire(lambda store: store.park(entry.session_id, entry.token, seq, reason))
+        token = entry.token
+        self._fire(entry, lambda store: store.park(entry.session_id, token, seq, reason))
 
     def close_worker(self, entry: SessionEntry) -> None:
         """End a session's worker, if it has one."""
@@ -154,6 +175,8 @@ class SessionTable:
             self._gateway.relay.worker_gone(worker.endpoints)
             worker.close()
             worker.died()
+            if self._gateway.drain is not None:
+                self._gateway.drain.closed(entry.session_id)
 
     def _on_worker(self, entry: SessionEntry, message: Json) -> None:
         kind = message["kind"]
@@ -163,7 +186,9 @@ class SessionTable:
             self._commit(entry, message)
         elif kind == "deleted":
             numbers, token = message["numbers"], entry.token
-            self._fire(lambda store: store.forget_epochs(entry.session_id, token, numbers))
+            self._fire(entry, lambda store: store.forget_epochs(entry.session_id, token, numbers))
+            if entry.ended:
+                self._let_go(entry)
         elif kind == "drained":
             if self._gateway.drain is not None:
                 self._gateway.drain.drained(entry.session_id, message)
@@ -179,24 +204,54 @@ class SessionTable:
             return
         entry.writing = True
         entries, entry.unwritten = entry.unwritten, []
-        token = entry.token
+        token, worker = entry.token, entry.worker
 
         def done(_: Any, error: OutlastError | None) -> None:
             entry.writing = False
+            if isinstance(error, JournalUnavailable) and entry.worker is worker is not None:
+                # They come before what has come since; the lease ends before they grow too many.
+                entry.unwritten[:0] = entries
+                self._failed(entry, token, error)
+                self._gateway.after(JOURNAL_RETRY, lambda: self._record(entry, []))
+                return
             if error is not None:
-                log.error("journal: %s", error, extra={"action": "journal_failed"})
+                self._failed(entry, token, error)
             self._record(entry, [])
+            self.tidy(entry)
 
         self._gateway.database.submit(
             lambda store: store.record(entry.session_id, token, entries), done
         )
 
     def _end(self, entry: SessionEntry) -> None:
-        """End a session for good: its worker goes, its row says so."""
-        token = entry.token
-        self.close_worker(entry)
-        self._entries.pop(entry.session_id, None)
-        self._fire(lambda store: store.end_session(entry.session_id, token))
+        """End a session for good: its row says so, its epochs and its worker go."""
+        token, worker = entry.token, entry.worker
+        entry.ended = True
+        entry.unwritten.clear()
+
+        def work(store: Store) -> list[EpochRow]:
+            store.end_session(entry.session_id, token)
+            return store.epochs(entry.session_id, unusable=True)
+
+        def ended(rows: list[EpochRow] | None, error: OutlastError | None) -> None:
+            if error is not None:
+                self._failed(entry, token, error)
+            if entry.worker is not worker or worker is None:
+                return
+            if rows and not self._gateway.draining:
+                epochs = [[row.epoch, row.location] for row in rows]
+                worker.send("delete", epochs=epochs, keep=[])
+                self._gateway.after(REMOVAL, lambda: self._let_go(entry, worker))
+            else:
+                self._let_go(entry)
+
+        self._gateway.database.submit(work, ended)
+
+    def _let_go(self, entry: SessionEntry, worker: WorkerProcess | None = None) -> None:
+        """Close the worker of a session that ended (if it is ``worker`` still)."""
+        if entry.ended and worker in (None, entry.worker):
+            self.close_worker(entry)
+            self.tidy(entry)
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -205,11 +260,15 @@ class SessionTable:
         assert entry.row is not None
         token, worker = entry.row.token, entry.worker
         provider = self._gateway.config.provider
+        # One number whatever the number of tries: a commit whose answer was lost is no second
+        # epoch on the same files.
+        numbers: list[int] = []
 
         def work(store: Store) -> int:
-            number = store.session(entry.session_id).last_epoch + 1
+            if not numbers:
+                numbers.append(store.session(entry.session_id).last_epoch + 1)
             row = EpochRow(
-                epoch=number,
+                epoch=numbers[0],
                 seq=message["seq"],
                 token=token,
                 provider=provider,
@@ -220,12 +279,14 @@ class SessionTable:
                 created_at=message["created_at"],
             )
             store.commit_epoch(entry.session_id, token, row)
-            return number
+            return numbers[0]
 
         def committed(number: int | None, error: OutlastError | None) -> None:
             if worker is None or entry.worker is not worker:
                 return
             worker.send("committed", error=str(error) if error else "")
+            if error is not None:
+                self._failed(entry, token, error)
             if number is not None:
                 entry.crashes.progressed(message["seq"])
                 self._prune(entry, worker, token)
@@ -247,6 +308,8 @@ class SessionTable:
             }
 
         def marked(order: Json | None, error: OutlastError | None) -> None:
+            if error is not None:
+                self._failed(entry, token, error)
             if order is not None and entry.worker is worker:
                 worker.send("delete", **order)
 
@@ -254,14 +317,26 @@ class SessionTable:
 
     # -- small things --------------------------------------------------------------------------
 
-    def _fire(self, work: Any) -> None:
-        """Run a transaction that nobody waits for."""
+    def _fire(self, entry: SessionEntry, work: Any) -> None:
+        """Run a transaction for a session that nobody waits for."""
+        token = entry.token
 
         def done(_: Any, error: OutlastError | None) -> None:
             if error is not None:
-                log.error("journal: %s", error, extra={"action": "journal_failed"})
+                self._failed(entry, token, error)
 
         self._gateway.database.submit(work, done)
+
+    def _failed(self, entry: SessionEntry, token: int, error: OutlastError) -> None:
+        """Log a failed transaction; end the worker if the session is not ours any more."""
+        log.error(
+            "journal: %s",
+            error,
+            extra={"action": "journal_failed", "session": entry.session_id},
+        )
+        gone = isinstance(error, TokenSuperseded | SessionNotFound)
+        if gone and entry.row is not None and entry.row.token == token:
+            self.close_worker(entry)
 
 
 def _journal_entry(entry: Json) -> Entry:

@@ -57,6 +57,8 @@ TELL_CALLS = 1024
 CHORES_INTERVAL = 0.02  # seconds
 #: How long device work that somebody waits for is waited for before anything else.
 SHORT_WAIT = 200e-6  # seconds
+#: Journal entries in one message to the gateway.
+JOURNAL_PIECE = 1000
 CALLS_KIND = bytes([Kind.CALLS])
 
 
@@ -243,8 +245,9 @@ class Worker:
             assert host.peer is not None
             if not self._link.send(host.peer, frames):
                 self._lost("its connection is gone")
-        if self._executor.journal:
-            entries, self._executor.journal = self._executor.journal, []
+        while self._executor.journal:
+            entries = self._executor.journal[:JOURNAL_PIECE]
+            del self._executor.journal[:JOURNAL_PIECE]
             self.channel.send({"kind": "journal", "entries": entries})
 
     def _may_act(self) -> bool:
@@ -347,6 +350,7 @@ class Worker:
     def _on_bye(self, message: Message) -> None:
         self._lost("it said good-bye")
         if message["end"]:
+            self._checkpointer.cancelled.set()  # nobody will want what is being saved
             self.channel.send({"kind": "ended"})
 
     def _refuse(self, peer: bytes, error: OutlastError) -> None:
@@ -370,7 +374,7 @@ class Worker:
             self._adoption.probe(message)
         elif kind == "committed":
             self._epochs.on_committed(message)
-        elif kind == "delete":
+        elif kind == "delete" and self._may_act():
             self._epochs.delete(message)
         elif kind == "drain":
             self._on_drain(message)

@@ -237,6 +237,9 @@ class CrashCount:
         self._deaths: list[tuple[int, str]] = []
         self._progress = 0
 
+    def __bool__(self) -> bool:
+        return bool(self._deaths)
+
     def progressed(self, seq: int) -> None:
         """Forget the deaths: an epoch has moved on."""
         if seq > self._progress:
