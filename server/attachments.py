@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from outlast import __version__
 from outlast.errors import (
+    LeaseLost,
     OutlastError,
     ProtocolError,
+    RestoreFailed,
+    ServerDraining,
     SessionBusy,
     SessionLost,
     SessionNotFound,
+    TokenSuperseded,
     VersionMismatch,
 )
 from outlast.server.channel import Json
@@ -30,6 +34,7 @@ from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind
 from outlast.session.wire import Message
+from outlast.values import is_loopback
 
 if TYPE_CHECKING:
     from outlast.server.gateway import Gateway
@@ -79,8 +84,10 @@ class Attachments:
                     error,
                     extra={"action": "hello_refused", "session": entry.session_id},
                 )
-                retry_after = float(getattr(error, "retry_after", 0.0) or 0.0)
-                self._gateway.refuse(entry.peer, error, retry_after)
+                refusal = self._refusal(error)
+                retry_after = float(getattr(refusal, "retry_after", 0.0) or 0.0)
+                self._gateway.refuse(entry.peer, refusal, retry_after)
+            self._table.tidy(entry)
 
         run(self._attach(entry, hello, message), done)
 
@@ -91,6 +98,19 @@ class Attachments:
             f"protocol {PROTOCOL_VERSION} with call streams of format {STREAM_FORMAT}: install "
             "the same release on both sides"
         )
+
+    def draining_error(self) -> ServerDraining:
+        """Return the refusal of whoever comes while the server shuts down."""
+        return ServerDraining("the server is shutting down", retry_after=0.2)
+
+    def _refusal(self, error: OutlastError) -> OutlastError:
+        """Return what a client is told of the error that ended its HELLO."""
+        if self._gateway.draining and error.retryable:
+            return self.draining_error()
+        if isinstance(error, LeaseLost | TokenSuperseded):
+            # They have no code on the wire; who holds the session shows when it is tried again.
+            return RestoreFailed(str(error))
+        return error
 
     # -- the flow of a HELLO -------------------------------------------------------------------
 
@@ -212,6 +232,7 @@ class Attachments:
 
     def _start_from(self, entry: SessionEntry, epoch: EpochRow | None, older: list[int]) -> Flow:
         assert entry.row is not None
+        self._require_open()
         config = self._gateway.config
         worker = self._table.give_worker(entry)
         start: Json = {
@@ -249,13 +270,15 @@ class Attachments:
         self, entry: SessionEntry, worker: WorkerProcess, relay: bool, adopter: str
     ) -> Flow:
         assert entry.row is not None
+        self._require_open()
         secret = new_secret()
         generation = entry.row.generation
         yield worker.request(
             "fence", generation=generation, secret=digest(secret).hex(), adopter=adopter
         )
-        relayed = relay or self._gateway.config.relay
         config = self._gateway.config
+        # Workers listen at loopback alone, whatever the gateway does.
+        relayed = relay or config.relay or not is_loopback(config.bind)
         welcome = wire.pack_message(
             Kind.WELCOME,
             generation=generation,
@@ -279,6 +302,11 @@ class Attachments:
                 "relay": relayed,
             },
         )
+
+    def _require_open(self) -> None:
+        """Refuse to go on with a HELLO that a shutdown has overtaken."""
+        if self._gateway.draining:
+            raise self.draining_error()
 
     def _db(self, work: Any) -> Step:
         return lambda resume: self._gateway.database.submit(work, resume)

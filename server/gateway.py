@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from outlast.config import ServeConfig
-from outlast.errors import ConfigError, OutlastError, ProtocolError, ServerDraining
+from outlast.errors import ConfigError, OutlastError, ProtocolError
 from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
@@ -258,7 +258,7 @@ class Gateway:
             spoken = f"call streams of format {message['stream_format']}"
             self.refuse(peer, self.attachments.version_error(spoken, message["build"]))
         elif self.draining:
-            self.refuse(peer, ServerDraining("the server is shutting down"), retry_after=0.2)
+            self.refuse(peer, self.attachments.draining_error(), retry_after=0.2)
         else:
             self.attachments.hello(peer, message)
 

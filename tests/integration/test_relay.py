@@ -90,3 +90,10 @@ def test_a_relayed_client_leaves_nothing_behind_at_the_gateway(tmp_path: Path) -
         assert_eventually(
             lambda: descriptors(server.pid) <= before + 2, "the gateway closes its sockets", 10
         )
+
+
+def test_clients_of_an_address_beyond_loopback_are_relayed(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "state", ["--insecure"])
+    server.endpoint = "tcp://0.0.0.0:0"
+    with server, linked(server.endpoint, tmp_path / "client"):
+        assert "relay=True" in server.log_text()
