@@ -23,7 +23,7 @@ from outlast.checkpoint_providers import (
     StoredEpoch,
 )
 from outlast.checkpoint_providers import manifest as m
-from outlast.errors import OutlastError, RestoreFailed
+from outlast.errors import CheckpointError, OutlastError, RestoreFailed
 from outlast.server.calls.contexts import restore_context
 from outlast.server.drivers.base import Region
 from outlast.server.executor import Allocation, Executor
@@ -134,10 +134,14 @@ class Checkpointer:
         """Store an epoch in a thread of its own; ``done`` is called there."""
 
         def run() -> None:
+            # A provider may be anybody's: whatever it does, somebody waits for the end.
+            outcome: StoredEpoch | OutlastError = CheckpointError("the provider broke off")
             try:
-                done(self.save(snapshot))
+                outcome = self.save(snapshot)
             except OutlastError as error:
-                done(error)
+                outcome = error
+            finally:
+                done(outcome)
 
         self._thread = threading.Thread(target=run, name="checkpoint", daemon=True)
         self._thread.start()

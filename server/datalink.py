@@ -6,6 +6,7 @@ while it executes; so the pulse thread gets it exactly when a call takes long.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -133,7 +134,8 @@ class DataLink:
 
     def wake(self) -> None:
         """Make `receive` return."""
-        with self._wake_lock:
+        # A full queue of wake-up calls does as well as one more.
+        with self._wake_lock, contextlib.suppress(zmq.Again):
             self._waker.send(b"", zmq.NOBLOCK)
 
     def stand_in(self, generation: int, busy_seq: int, busy_for: float) -> None:
