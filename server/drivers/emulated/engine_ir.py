@@ -19,6 +19,8 @@ from outlast.server.drivers.emulated.engine_loop import engine_loop
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _WAIT, _WAKE = 128, 129  # FUTEX_*_PRIVATE
+#: How long a waiter offers its processor to others before it sleeps.
+_OFFER = 50_000  # nanoseconds
 _CLOCK_MONOTONIC = 1
 
 
@@ -166,7 +168,19 @@ entry:
   br i1 %early, label %yes, label %begin
 begin:
   %start = call i64 @now()
-  br label %again
+  %brief = icmp ult i64 %timeout, {_OFFER}
+  %offer.for = select i1 %brief, i64 %timeout, i64 {_OFFER}
+  br label %offer
+offer:                                  ; short work ends before a sleep would have begun
+  %y = call i32 @sched_yield()
+  %d1 = load atomic i64, ptr %completed.p seq_cst, align 8
+  %soon = icmp uge i64 %d1, %ticket
+  br i1 %soon, label %yes, label %offer.more
+offer.more:
+  %t1 = call i64 @now()
+  %offered = sub i64 %t1, %start
+  %patient = icmp slt i64 %offered, %offer.for
+  br i1 %patient, label %offer, label %again
 again:
   %generation = load atomic i64, ptr %wakes.p seq_cst, align 8
   %o = atomicrmw umin ptr %wake_at.p, i64 %ticket seq_cst
