@@ -19,7 +19,7 @@ PATIENCE = 2.0  # seconds
 
 
 class LifetimeLock:
-    """An exclusive lock on a file, held until the process ends or `release`."""
+    """An exclusive lock on a file, held until the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +73,3 @@ class LifetimeLock:
                     raise RestoreFailed(f"process {pid} holds {self.path} and does not go")
         finally:
             os.close(pidfd)
-
-    def release(self) -> None:
-        """Give the lock back."""
-        os.close(self._fd)

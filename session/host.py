@@ -28,7 +28,6 @@ REPLY_CACHE_LIMIT = 64 << 20
 class State(enum.Enum):
     """What a worker may do with its session."""
 
-    RESTORING = "restoring"
     #: Calls that were applied before a crash are being applied again.
     REPLAYING = "replaying"
     RUNNING = "running"

@@ -95,9 +95,10 @@ def renew(connection: Connection, clock: LeaseClock, server_id: str, ttl: float)
     return True
 
 
-def end(connection: Connection, server_id: str, state: ServerState) -> None:
+def end(connection: Connection, server_id: str) -> None:
     """End a lease now."""
-    connection.execute(update(servers).where(servers.c.id == server_id).values(state=state))
+    released = update(servers).where(servers.c.id == server_id)
+    connection.execute(released.values(state=ServerState.RELEASED))
 
 
 def require(connection: Connection, clock: LeaseClock, server_id: str, owner: str) -> ServerRow:

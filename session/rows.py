@@ -22,8 +22,6 @@ class ServerState(enum.StrEnum):
     ACTIVE = "active"
     #: Given back at a clean stop.
     RELEASED = "released"
-    #: Its death was proven by its lock; another server took over.
-    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)

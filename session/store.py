@@ -22,7 +22,6 @@ from outlast.session.rows import (
     EpochRow,
     HandleRow,
     ServerRow,
-    ServerState,
     SessionRow,
     SessionState,
 )
@@ -84,20 +83,7 @@ class Store:
     def release_server(self, server_id: str) -> None:
         """End a server's lease at its clean stop."""
         with self.engine.begin() as connection:
-            leases.end(connection, server_id, ServerState.RELEASED)
-
-    def take_over(self, server_id: str, dead_server_id: str) -> list[SessionRow]:
-        """End the lease of a server whose death is proven; return what it leaves to claim.
-
-        Raises
-        ------
-        LeaseLost
-            ``server_id`` holds no lease itself.
-        """
-        with self.engine.begin() as connection:
-            leases.require(connection, self.clock, server_id, server_id)
-            leases.end(connection, dead_server_id, ServerState.DEAD)
-            return fence.read_all(connection, dead_server_id)
+            leases.end(connection, server_id)
 
     def servers(self) -> list[ServerRow]:
         """Return every server known, by id."""
@@ -202,12 +188,6 @@ class Store:
                 )
             _cut_back(connection, session_id, seq)
             return fence.change(connection, row, owner=server_id, token=row.token + 1)
-
-    def cut_back(self, session_id: str, token: int, seq: int) -> None:
-        """Cut a claimed session back further: the epoch of the claim could not be restored."""
-        with self.engine.begin() as connection:
-            fence.current(connection, session_id, token)
-            _cut_back(connection, session_id, seq)
 
     def attach(self, session_id: str, token: int, incarnation: bytes) -> SessionRow:
         """Start a new attachment: the next generation, durable.

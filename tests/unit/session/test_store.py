@@ -168,7 +168,6 @@ def test_every_write_under_a_superseded_token_is_refused(store, clock):
         lambda: store.commit_epoch("train", old, epoch(2, 20)),
         lambda: store.mark_deleting("train", old, [1]),
         lambda: store.forget_epochs("train", old, [1]),
-        lambda: store.cut_back("train", old, 0),
         lambda: store.park("train", old, 11, "late"),
         lambda: store.unpark("train", old),
         lambda: store.end_session("train", old),

@@ -62,7 +62,7 @@ def test_the_commit_of_a_superseded_server_is_refused(store):
     token = create(store)
     commit(store, token, 100)
     register(store, "b")
-    store.take_over("b", "a")
+    store.release_server("a")
     newer = store.claim("train", "b").token
     with pytest.raises(TokenSuperseded):
         store.commit_epoch("train", token, epoch(2, 200))
@@ -79,14 +79,6 @@ def test_after_a_fall_back_epochs_beyond_it_are_not_used_again(store):
     assert numbers(store.epochs("train", unusable=True)) == [3, 2, 1]
     assert store.commit_epoch("train", token, epoch(4, 250)) == 100
     assert [row.seq for row in store.epochs("train")] == [250, 100]
-
-
-def test_a_claimed_session_can_be_cut_back_further(store):
-    token = create(store)
-    commit(store, token, 100, 200)
-    token = store.claim("train", "a").token
-    store.cut_back("train", token, 100)
-    assert numbers(store.epochs("train")) == [1]
 
 
 def test_the_two_newest_verified_epochs_are_never_marked(store):
