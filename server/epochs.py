@@ -18,6 +18,10 @@ from outlast.session.schema import Kind
 
 log = logging.getLogger(__name__)
 
+#: How long no epoch is begun after one that failed; it doubles with each further one.
+FIRST_PAUSE = 0.5  # seconds
+LONGEST_PAUSE = 30.0  # seconds
+
 #: Told of the end of an epoch: None when it is committed, else why it is not.
 Then = Callable[[OutlastError | None], None]
 
@@ -56,6 +60,8 @@ class EpochKeeper:
         self._warned = False
         self._began = 0.0
         self._last_at = time.monotonic()
+        self._not_before = 0.0
+        self._pause = FIRST_PAUSE
         self._saved: deque[StoredEpoch | OutlastError] = deque()
         self._uncommitted: StoredEpoch | None = None
         self._then: Then | None = None
@@ -108,6 +114,7 @@ class EpochKeeper:
         if message.get("error") or stored is None:
             self._report(CheckpointError(message.get("error") or "nothing was saved"), then)
             return
+        self._pause, self._not_before = FIRST_PAUSE, 0.0
         self._host.committed(stored.seq)
         self.last_seq = stored.seq
         log.info(
@@ -163,7 +170,10 @@ class EpochKeeper:
         if self._host.applied <= self.last_seq:
             self.requested = False
             return False
-        waited = time.monotonic() - self._last_at
+        now = time.monotonic()
+        if now < self._not_before:
+            return False
+        waited = now - self._last_at
         return self.requested or bool(self._interval and waited >= self._interval)
 
     def _obstacle(self) -> str:
@@ -209,6 +219,9 @@ class EpochKeeper:
             )
 
     def _report(self, error: OutlastError, then: Then | None) -> None:
+        # A session that waits for epochs which fail all the time would do nothing else.
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
         log.error(
             "epoch failed: %s",
             error,

@@ -1,0 +1,45 @@
+"""When a worker begins an epoch: not again and again while they fail."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outlast.server import epochs
+from outlast.server.checkpointer import Identity
+from outlast.server.epochs import EpochKeeper
+from outlast.session.host import HostSession
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(epochs.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def keeper_of(idle: Any) -> EpochKeeper:
+    host = HostSession()
+    host.applied = 7
+    executor = SimpleNamespace(poisoned=0, idle=idle)
+    checkpointer: Any = SimpleNamespace(saving=False, executor=executor)
+    none: Any = None
+    return EpochKeeper(Identity("s", b"", 1), host, checkpointer, none, none, 0.0, 5.0, 30.0)
+
+
+def test_an_epoch_that_fails_is_not_begun_again_at_once(clock: SimpleNamespace) -> None:
+    attempts = []
+    keeper = keeper_of(lambda deadline: attempts.append(clock.now))
+
+    for _ in range(1000):  # the client asks at every step, for its log is full
+        keeper.requested = True
+        keeper.step()
+        clock.now += 0.01
+
+    assert attempts[0] == 100.0
+    assert 3 <= len(attempts) <= 6
+    pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    assert pauses == sorted(pauses)
