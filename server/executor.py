@@ -314,6 +314,8 @@ class Executor:
         else:
             result = ONE_WAY[op](self, args, data)
         if result:
+            if op in ONE_WAY_CREATES:
+                self.handles.fail(args[0])
             self._late(int(result))
 
     def _apply_unusual(self, op: Op, cls: OpClass, args: tuple[Any, ...], data: Any) -> None:
@@ -329,7 +331,7 @@ class Executor:
                 elif op is Op.MODULE_LOAD:
                     self.staged.pop(args[0], None)
                 elif op in ONE_WAY_CREATES:
-                    self.handles.dead.add(args[0])
+                    self.handles.fail(args[0])
                 return
         if self.poisoned:
             if cls is OpClass.ANSWERED and imposed is None:

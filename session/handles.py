@@ -98,6 +98,17 @@ class HandleTable:
         # Parents must live when a child is added, so insertion order is a valid one.
         yield from self._handles.values()
 
+    def fail(self, handle: int) -> None:
+        """Note that an id's creation has failed."""
+        self.dead.add(handle)
+        self.reserve(handle)
+
+    def bury(self, handle: int) -> bool:
+        """Forget an id whose creation failed, which is destroyed now; return whether it was."""
+        dead = handle in self.dead
+        self.dead.discard(handle)
+        return dead
+
     def next_id(self, step: int) -> int:
         """Return the lowest id above every one that was ever used."""
         return max(self._highest, *self.dead, 0) + step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlast.server.calls.registry import Args, one_way, query, unusable
+from outlast.server.calls.registry import Args, destroyed, one_way, query, unusable
 from outlast.session import wire
 from outlast.session.handles import HandleKind
 from outlast.session.schema import Op, ReplyKind
@@ -19,7 +19,6 @@ def event_create(ex: Executor, args: Args, data: Any) -> int:
     handle, flags = args
     result, real = ex.cuda.cuEventCreate(flags)
     if result:
-        ex.handles.dead.add(handle)
         return int(result)
     ex.add_handle(HandleKind.EVENT, handle, int(real), {"flags": flags}, (ex.context,))
     return 0
@@ -30,7 +29,7 @@ def event_destroy(ex: Executor, args: Args, data: Any) -> int:
     """Destroy an event."""
     event = ex.handles.get(HandleKind.EVENT, args[0])
     if event is None:
-        return unusable(ex, args[0])
+        return destroyed(ex, args[0])
     (result,) = ex.cuda.cuEventDestroy(event.real)
     ex.drop_handle(event.id)
     return int(result)

@@ -100,7 +100,6 @@ def function_get(ex: Executor, args: Args, data: Any) -> int:
         return 500
     result, real = ex.cuda.cuModuleGetFunction(module.real, name.encode())
     if result:
-        ex.handles.dead.add(handle)
         return int(result)
     ex.add_handle(HandleKind.FUNCTION, handle, int(real), {"name": name}, (module.id,))
     return 0

@@ -59,3 +59,8 @@ def unusable(executor: Executor, *handles: int) -> int:
     reported already.
     """
     return 0 if any(h in executor.handles.dead for h in handles) else 400
+
+
+def destroyed(executor: Executor, handle: int) -> int:
+    """Return what it results in to destroy an unknown handle; one that never lived may go."""
+    return 0 if executor.handles.bury(handle) else 400

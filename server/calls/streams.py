@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlast.server.calls.registry import Args, one_way, query, unusable
+from outlast.server.calls.registry import Args, destroyed, one_way, query, unusable
 from outlast.session.handles import HandleKind
 from outlast.session.schema import Op, ReplyKind
 
@@ -18,7 +18,6 @@ def stream_create(ex: Executor, args: Args, data: Any) -> int:
     handle, flags, priority = args
     result, real = ex.cuda.cuStreamCreateWithPriority(flags, priority)
     if result:
-        ex.handles.dead.add(handle)
         return int(result)
     recipe = {"flags": flags, "priority": priority}
     ex.add_handle(HandleKind.STREAM, handle, int(real), recipe, (ex.context,))
@@ -30,7 +29,7 @@ def stream_destroy(ex: Executor, args: Args, data: Any) -> int:
     """Destroy a stream; a stream that was never made is destroyed with success."""
     stream = ex.handles.get(HandleKind.STREAM, args[0])
     if stream is None:
-        return unusable(ex, args[0])
+        return destroyed(ex, args[0])
     (result,) = ex.cuda.cuStreamDestroy(stream.real)
     ex.drop_handle(stream.id)
     return int(result)

@@ -109,3 +109,15 @@ def test_a_context_takes_what_it_owns_with_it(executor):
     assert executor.allocations == {}
     assert STREAM not in executor.handles
     assert context not in executor.handles
+
+
+def test_an_object_that_was_never_made_is_skipped_until_it_is_destroyed(executor):
+    create = wire.pack_record(Op.STREAM_CREATE, STREAM, 0xFFFF, 0)
+    wait = wire.pack_record(Op.STREAM_WAIT_EVENT, STREAM, STREAM, 0)
+    destroy = wire.pack_record(Op.STREAM_DESTROY, STREAM)
+    executor.run(2, 3, 0, BIND + create + wait + destroy, [])
+    assert [(late.number, late.result) for late in replies(executor)] == [(2, INVALID_VALUE)]
+    assert STREAM not in executor.handles.dead
+    assert executor.handles.next_id(HANDLE_STEP) == STREAM + HANDLE_STEP
+    executor.run(5, 1, 0, BIND + destroy, [])
+    assert [late.result for late in replies(executor)] == [400]
