@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -60,9 +61,12 @@ def _signal_descriptor() -> int:
 def _server_id(state_dir: Path) -> str:
     """Return the id of the server that owns this folder: the same after every restart."""
     path = state_dir / "server_id"
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        server_id = f"server-{secrets.token_hex(8)}"
-        path.write_text(server_id)
-        return server_id
+    with contextlib.suppress(FileNotFoundError):
+        if known := path.read_text().strip():
+            return known
+    server_id = f"server-{secrets.token_hex(8)}"
+    # All or nothing: two servers with an empty id would take each other's sessions.
+    new = path.with_suffix(".new")
+    new.write_text(server_id)
+    new.replace(path)
+    return server_id

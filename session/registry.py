@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.errors import (
     AuthenticationFailed,
@@ -32,7 +32,7 @@ class Hello:
 
     session_id: str
     incarnation: bytes
-    token: str
+    token: str = field(repr=False)
     intent: Intent
 
 
