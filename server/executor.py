@@ -169,12 +169,13 @@ class Executor:
 
     def settle(self) -> None:
         """Answer the waits that are done, in the order they were issued."""
-        self.note_fault()
-        if not self.waits:
-            return
+        # Looked at from the last one back: what is done by now was done before whatever comes
+        # behind it. The other way round, an answer could overtake the data it waited for.
+        done = [self.driver.done(wait.ticket) for wait in reversed(self.waits)]
+        self.note_fault()  # after that, or what failed in between would be answered as done
         left = []
         for wait in self.waits:
-            if self.driver.done(wait.ticket):
+            if done.pop():
                 self._end_wait(wait)
             elif time.monotonic() > wait.until:
                 self.host.reply(Reply(wait.kind, wait.number, NOT_READY, 0, b""))

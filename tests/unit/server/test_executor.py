@@ -8,6 +8,7 @@ import pytest
 
 from outlast.errors import ProtocolError, ReplayDiverged
 from outlast.server.drivers import get_driver
+from outlast.server.drivers.base import Fault
 from outlast.server.executor import Executor
 from outlast.session import wire
 from outlast.session.host import HostSession
@@ -121,3 +122,33 @@ def test_an_object_that_was_never_made_is_skipped_until_it_is_destroyed(executor
     assert executor.handles.next_id(HANDLE_STEP) == STREAM + HANDLE_STEP
     executor.run(5, 1, 0, BIND + destroy, [])
     assert [late.result for late in replies(executor)] == [400]
+
+
+def test_work_that_ends_while_waits_are_looked_at_is_answered_in_order(executor, monkeypatch):
+    executor.settle()
+    looked = []
+
+    def done(ticket: int) -> bool:
+        looked.append(ticket)
+        return len(looked) > 1  # everything ends right after the first look
+
+    monkeypatch.setattr(executor.driver, "done", done)
+    for number in (1, 2, 3):
+        executor.wait_for(executor.driver.ticket(), ReplyKind.ANSWER, number)
+    answers = [reply.number for reply in replies(executor) + replies(executor)]
+    assert answers == [1, 2, 3]
+
+
+def test_a_fault_between_two_looks_is_no_success(executor, monkeypatch):
+    fault = Fault(700, 1, "an access beyond its allocation")
+
+    def done(ticket: int) -> bool:
+        monkeypatch.setattr(executor.driver, "fault", lambda: fault)
+        return True
+
+    monkeypatch.setattr(executor.driver, "done", done)
+    executor.wait_for(executor.driver.ticket(), ReplyKind.ANSWER, 1)
+    assert [(r.kind, r.result) for r in replies(executor)] == [
+        (ReplyKind.DEFERRED, 700),
+        (ReplyKind.ANSWER, 700),
+    ]
