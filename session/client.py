@@ -162,11 +162,9 @@ class ClientSession:
             return
         count = self.next_seq - self._open_first
         batch = Batch(self._open_first, count, b"".join(self._records), self._payloads)
-        self._records = []
-        self._payloads = []
-        self._open_bytes = 0
+        self._records, self._payloads = [], []
+        self._open_bytes, self._bind = 0, b""
         self._open_first = self.next_seq
-        self._bind = b""
         self.log.append(batch)
         self._unsent.append(batch)
         self._unsent_bytes += batch.size
@@ -307,10 +305,8 @@ class ClientSession:
         while self._unsent:
             item = self._unsent[0]
             if isinstance(item, Query):
-                self._unsent.popleft()
-                queries = item.records + self._following_queries()
-                first = wire.pack_calls(self.generation, self.next_seq, 0, acked, queries)
-                out.append([first])
+                queries = self._following_queries()
+                out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked, queries)])
                 continue
             if self._in_flight_bytes and (
                 self._in_flight_bytes + item.size > self.window
