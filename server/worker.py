@@ -28,6 +28,7 @@ from outlast.errors import (
     ProtocolError,
     ReplayDiverged,
     SessionFenced,
+    SessionLost,
 )
 from outlast.log import configure
 from outlast.server.adoption import Adoption
@@ -42,6 +43,7 @@ from outlast.server.farewell import Farewell
 from outlast.server.locks import LifetimeLock
 from outlast.server.workers import DIVERGED
 from outlast.session import wire
+from outlast.session.client import WINDOW_BATCHES
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
 from outlast.session.wire import Message
@@ -57,6 +59,8 @@ TELL_CALLS = 1024
 CHORES_INTERVAL = 0.02  # seconds
 #: How long device work that somebody waits for is waited for before anything else.
 SHORT_WAIT = 200e-6  # seconds
+#: Batches held back at most: twice what a client's window lets it send.
+HELD_LIMIT = 2 * WINDOW_BATCHES
 #: Journal entries in one message to the gateway.
 JOURNAL_PIECE = 1000
 CALLS_KIND = bytes([Kind.CALLS])
@@ -224,9 +228,13 @@ class Worker:
             item = self._link.messages.popleft()
             frames = item[1]
             is_calls = bool(frames) and frames[0][3:4] == CALLS_KIND
-            if not is_calls or not (self._held or self._crowded()):
+            attached = item[0] == self._host.peer
+            if not (is_calls and attached and (self._held or self._crowded())):
                 return item
-            self._held.append(item)
+            if len(self._held) < HELD_LIMIT:
+                self._held.append(item)
+            else:
+                self._refuse(item[0], ProtocolError("calls come and no reply is acknowledged"))
         return None
 
     def _crowded(self) -> bool:
@@ -292,7 +300,10 @@ class Worker:
                 host.attach(peer, message)
                 self._link.heard(peer)
                 held = inventory(self._executor) if host.newcomer else {}
-                self._link.send(peer, [host.attached(held)])
+                frame = host.attached(held)
+                if len(frame) > wire.MAX_HEADER:
+                    raise SessionLost("the session holds more objects than ATTACHED can list")
+                self._link.send(peer, [frame])
                 return
             if message.kind is Kind.REFUSED:
                 return

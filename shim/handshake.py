@@ -69,18 +69,20 @@ class Handshake:
         """
         gateway = self._connect(self.server)
         data: Transport | None = None
+        endpoints: list[str] = []
         try:
             welcome = self._hello(gateway, deadline)
             endpoints = welcome["endpoints"].split()
             if not endpoints:
                 data, gateway_kept = gateway, True
             else:
-                data, gateway_kept = self._connect(endpoints[0]), False
+                endpoint = endpoints[self.direct_failures % len(endpoints)]
+                data, gateway_kept = self._connect(endpoint), False
             self._attach(data, welcome, deadline)
         except BaseException as error:
             if data is not None and data is not gateway:
                 data.close()
-                self._note_direct(error)
+                self._note_direct(error, len(endpoints))
             gateway.close()
             raise
         if not gateway_kept:
@@ -93,11 +95,14 @@ class Handshake:
         except (OSError, zmq.ZMQError) as error:
             raise ServerUnreachable(f"no connection to {endpoint} can be made: {error}") from error
 
-    def _note_direct(self, error: BaseException) -> None:
-        """Go through the gateway once the direct way has failed twice: it may not exist."""
+    def _note_direct(self, error: BaseException, ways: int) -> None:
+        """Go through the gateway once no direct way was found: there may be none.
+
+        Each is tried, and one of them again: its worker may just have ended.
+        """
         if isinstance(error, ServerUnreachable):
             self.direct_failures += 1
-            self.relay = self.relay or self.direct_failures > 1
+            self.relay = self.relay or self.direct_failures > ways
 
     def _hello(self, gateway: Transport, deadline: float) -> Message:
         with self.mutex:
