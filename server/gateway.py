@@ -22,7 +22,7 @@ from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
 from outlast.server.drain import Drain
-from outlast.server.relay import Relay
+from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
@@ -172,6 +172,7 @@ class Gateway:
         router.linger = 200  # ms, for the last refusals
         router.router_mandatory = 1
         router.maxmsgsize = MAX_MESSAGE
+        router.sndhwm = 2 * QUEUE
         router.ipv6 = int("[" in self.config.bind)
         try:
             router.bind(self.config.bind)

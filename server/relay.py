@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from outlast.server.gateway import Gateway
 
 BURST = 256
+#: Messages (of 1 MiB or so at most) that wait here for a client that does not read.
+QUEUE = 16
 
 
 class Relay:
@@ -37,6 +39,7 @@ class Relay:
         dealer = self._context.socket(zmq.DEALER)
         dealer.linger = 0
         dealer.maxmsgsize = MAX_MESSAGE
+        dealer.rcvhwm = QUEUE
         dealer.reconnect_ivl = -1  # another connection is another attachment
         dealer.connect(endpoint)
         self._routes[peer] = dealer
