@@ -9,8 +9,10 @@ import secrets
 import signal
 from pathlib import Path
 
+from outlast.checkpoint_providers import open_provider
 from outlast.config import ServeConfig
-from outlast.errors import ConfigError
+from outlast.errors import CheckpointError, ConfigError, ProviderNotFound
+from outlast.server.drivers import registry
 from outlast.server.gateway import Gateway
 from outlast.server.locks import LifetimeLock
 
@@ -31,8 +33,8 @@ def serve(config: ServeConfig) -> int:
         A setting cannot be used, or another server uses the state folder.
     """
     signal_fd = _signal_descriptor()
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = LifetimeLock(config.state_dir / "server.lock")
+    _check_plugins(config)
+    lock = _state_lock(config.state_dir)
     # A server that has just been killed gives the lock back within moments.
     if not lock.acquire():
         raise ConfigError(
@@ -46,6 +48,39 @@ def serve(config: ServeConfig) -> int:
         # back, and another SIGTERM would take the exit code's place.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+
+
+def _check_plugins(config: ServeConfig) -> None:
+    """Refuse a device or provider that no worker could use, before any client comes.
+
+    Raises
+    ------
+    ConfigError
+        There is no such device or provider.
+    """
+    registry.require(config.device)
+    try:
+        open_provider(config.provider, config.state_dir)
+    except (ProviderNotFound, CheckpointError) as error:
+        raise ConfigError(f"provider {config.provider!r} cannot be used: {error}") from error
+
+
+def _state_lock(folder: Path) -> LifetimeLock:
+    """Make the state folder, if it is not there, and open its lock.
+
+    Raises
+    ------
+    ConfigError
+        The folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return LifetimeLock(folder / "server.lock")
+    except OSError as error:
+        raise ConfigError(
+            f"the state folder {folder} cannot be used: {error.strerror}: {str(error.filename)!r}; "
+            "name another folder with --state"
+        ) from error
 
 
 def _signal_descriptor() -> int:

@@ -16,10 +16,21 @@ def get_driver(name: str = "auto", **options: Any) -> Driver:
     ConfigError
         This version has no such device.
     """
+    require(name)
+    from outlast.server.drivers.emulated import EmulatedDriver
+
+    return EmulatedDriver(**options)
+
+
+def require(name: str) -> None:
+    """Check that there is a device called ``name`` without loading it.
+
+    Raises
+    ------
+    ConfigError
+        This version has no such device.
+    """
     if name == "cuda":
         raise ConfigError("this version has only the emulated device; use --device emulated")
     if name not in ("auto", "emulated"):
         raise ConfigError(f"unknown device {name!r}; known are auto, cuda and emulated")
-    from outlast.server.drivers.emulated import EmulatedDriver
-
-    return EmulatedDriver(**options)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outlast.server.app import _server_id
+import pytest
+
+from outlast.config import ServeConfig
+from outlast.errors import ConfigError
+from outlast.server.app import _check_plugins, _server_id, _state_lock
 
 
 def test_a_server_is_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -18,3 +22,20 @@ def test_an_id_that_was_half_written_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "server_id").write_text("")
 
     assert _server_id(tmp_path).startswith("server-")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "reason"),
+    [
+        ("provider", "carrier-pigeon", "known: directory, memory"),
+        ("device", "cuda", "use --device emulated"),
+    ],
+)
+def test_what_no_worker_could_use_is_refused_before_a_client_comes(flag, value, reason) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        _check_plugins(ServeConfig.resolve({flag: value}))
+
+
+def test_a_state_folder_that_cannot_be_made_is_named_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="/dev/null/state cannot be used: Not a directory"):
+        _state_lock(Path("/dev/null/state"))
