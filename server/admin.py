@@ -6,13 +6,22 @@ import time
 
 from outlast import migrations
 from outlast.config import ServeConfig
+from outlast.errors import ConfigError
 from outlast.session.store import Store
 
 
 def downgrade(config: ServeConfig, revision: str) -> str:
-    """Take the journal back to an older revision, for an older version of Outlast."""
+    """Take the journal back to an older revision, for an older version of Outlast.
+
+    Raises
+    ------
+    ConfigError
+        There is no such revision, or a server is using the journal.
+    """
     store = Store.open(config.database)
     try:
+        if migrations.current_revision(store.engine) == migrations.head_revision():
+            _require_unused(store)
         migrations.downgrade(store.engine, revision)
     finally:
         store.close()
@@ -24,13 +33,15 @@ def sessions(config: ServeConfig) -> str:
     store = Store.open(config.database)
     try:
         migrations.upgrade(store.engine)
-        lines = [f"{'SESSION':<32} {'STATE':<8} {'EPOCH':>12} {'AGE':>10}  SERVER / REASON"]
-        for row in store.sessions():
+        rows = store.sessions()
+        width = max(len(name) for name in ("SESSION", *(row.id for row in rows)))
+        lines = [f"{'SESSION':<{width}} {'STATE':<8} {'EPOCH':>12} {'AGE':>10}  SERVER / REASON"]
+        for row in rows:
             epochs = store.epochs(row.id)
             seq = str(epochs[0].seq) if epochs else "-"
             age = f"{time.time() - epochs[0].created_at:.0f} s" if epochs else "-"
             rest = row.failed_reason or row.owner
-            lines.append(f"{row.id:<32} {row.state:<8} {seq:>12} {age:>10}  {rest}")
+            lines.append(f"{row.id:<{width}} {row.state:<8} {seq:>12} {age:>10}  {rest}")
     finally:
         store.close()
     return "\n".join(lines)
@@ -46,3 +57,13 @@ def unpark(config: ServeConfig, session_id: str) -> str:
     finally:
         store.close()
     return f"session {session_id!r} may go on"
+
+
+def _require_unused(store: Store) -> None:
+    """Refuse to change a journal below a running server: its sessions would be lost."""
+    for server in store.servers():
+        if server.lease_left > 0:
+            raise ConfigError(
+                f"{server.id} at {server.endpoint} uses the journal: stop it first; of a server "
+                f"that was killed, the lease ends in {server.lease_left:.0f} s"
+            )

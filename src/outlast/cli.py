@@ -93,7 +93,8 @@ def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     unpark = actions.add_parser("unpark", help="let a parked session be tried again")
     unpark.add_argument("session", metavar="SESSION")
     downgrade = actions.add_parser(
-        "downgrade", help="take the journal back to a revision that an older version reads"
+        "downgrade",
+        help="take the journal back to a revision that an older version reads; base empties it",
     )
     downgrade.add_argument("revision", metavar="REVISION")
     for action in (listing, unpark, downgrade):

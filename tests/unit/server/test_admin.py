@@ -44,7 +44,28 @@ def test_unparking_an_unknown_session_fails_in_one_line(journal, capsys):
     assert "there is no session 'nobody'" in capsys.readouterr().err
 
 
+def test_the_columns_of_the_listing_stand_below_their_titles(journal, capsys):
+    store = Store.open(journal)
+    store.create_session("n" * 60, b"i" * 16, b"h" * 32, "server-a")
+    store.close()
+    assert cli.main(["journal", "sessions", "--database", journal]) == 0
+    title, *rows = capsys.readouterr().out.splitlines()
+    column = title.index("STATE")
+    assert {row[column:].split()[0] for row in rows} == {"active", "parked"}
+
+
+def test_a_journal_in_use_is_not_downgraded(journal, capsys):
+    assert cli.main(["journal", "downgrade", "base", "--database", journal]) == 2
+    assert "server-a at tcp://127.0.0.1:1 uses the journal" in capsys.readouterr().err
+    store = Store.open(journal)
+    assert [row.id for row in store.sessions()] == ["training"]
+    store.close()
+
+
 def test_a_downgrade_takes_the_journal_back(journal, capsys):
+    store = Store.open(journal)
+    store.release_server("server-a")
+    store.close()
     assert cli.main(["journal", "downgrade", "base", "--database", journal]) == 0
     engine = open_engine(journal)
     assert migrations.current_revision(engine) is None
