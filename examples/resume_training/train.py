@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from classifier import CudaError
 from numpy.typing import NDArray
 from training import DEFAULT_STEPS, train
 
@@ -55,6 +56,18 @@ class PlainBar:
 def main(arguments: list[str] | None = None) -> int:
     """Run the training; the last line on stdout is its result as JSON."""
     options = parse(arguments)
+    try:
+        run(options)
+    except (CudaError, OSError) as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, and print the result."""
     bar = None if options.quiet else make_bar(options.steps)
     file = open_losses(options.losses)
     started = time.monotonic()
@@ -74,7 +87,6 @@ def main(arguments: list[str] | None = None) -> int:
         **statistics(),
     }
     print(json.dumps(result), flush=True)
-    return 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
