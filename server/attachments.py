@@ -154,7 +154,11 @@ class Attachments:
         """
         probe = yield worker.request("probe")
         if probe["alive"]:
-            raise SessionBusy(f"session {entry.session_id!r} has a live client", retry_after=1.0)
+            raise SessionBusy(
+                f"session {entry.session_id!r} has a live client: end that program, or choose "
+                "another LUPINE_SESSION",
+                retry_after=1.0,
+            )
         prepared = yield worker.request("adopt")
         if not prepared["poisoned"]:
             return worker
