@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from typing import Any
@@ -22,6 +23,7 @@ from outlast.shim.handshake import Handshake
 from outlast.shim.pump import Pump
 from outlast.shim.settings import LinkSettings
 from outlast.shim.standstill import Standstill
+from outlast.shim.transport import Transport
 
 log = logging.getLogger("outlast.link")
 
@@ -54,6 +56,8 @@ class Caretaker:
         self._idle_ticks = 0
         self._attached_at = 0.0
         self._standstill = Standstill(settings.heartbeat_timeout)
+        #: What the server said last to an attempt that it turned down.
+        self._refused: OutlastError | None = None
         self._thread: threading.Thread | None = None
         self.pump = Pump(session, settings, mutex, self.rouse)
 
@@ -147,7 +151,7 @@ class Caretaker:
                 f"connections in {lasted:.1f} s were lost at the same call, the last one so: "
                 f"{self.pump.lost_because}",
                 attempts=still.losses,
-                elapsed=lasted,
+                elapsed=round(lasted, 1),
             )
         if pause and self.stop.wait(pause):
             raise retry.Interrupted
@@ -170,23 +174,48 @@ class Caretaker:
             self._settings.heartbeat_timeout,
             self.stop,
         )
-        attempts = 0
+        attempts, server = 0, self._settings.server
+        self._refused = None
         try:
             for attempt in retry.reconnecting(timeout, self.stop):
                 with attempt:
                     attempts += 1
-                    transport = handshake.attach(begin + timeout)
+                    transport = self._attempt(handshake, begin + timeout)
         except (ServerUnreachable, TimeoutError) as error:
-            elapsed = time.monotonic() - begin
+            elapsed = round(time.monotonic() - begin, 1)
+            tried = f"{attempts} attempts in {elapsed:.1f} s"
+            if isinstance(error, LinkTimeout) and self._refused is not None:
+                text = f"the session server at {server} refuses, {tried}: {self._refused}"
+            else:
+                text = (
+                    f"no session server at {server}: {tried}, the last one ended so: "
+                    f"{unresolved(server) or error}. Is `outlast serve` running there? "
+                    "LUPINE_SERVER names it"
+                )
             raise ServerUnreachable(
-                f"no session server at {self._settings.server}: {attempts} attempts in "
-                f"{elapsed:.1f} s, the last one ended so: {error}. Is `outlast serve` running "
-                "there? LUPINE_SERVER names it",
-                endpoint=self._settings.server,
-                attempts=attempts,
-                elapsed=elapsed,
+                text, endpoint=server, attempts=attempts, elapsed=elapsed
             ) from error
         self.devices = handshake.devices
         with self._mutex:
             self._attached_at = time.monotonic()
             self.pump.install(transport)
+
+    def _attempt(self, handshake: Handshake, deadline: float) -> Transport:
+        """Attach once; the server's reason is kept, as the time may end in a later attempt."""
+        try:
+            return handshake.attach(deadline)
+        except (ServerUnreachable, LinkTimeout):
+            raise
+        except OutlastError as error:
+            self._refused = error
+            raise
+
+
+def unresolved(endpoint: str) -> str:
+    """Return why the host of ``endpoint`` has no address, empty if it has one."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        return f"the host {host!r} is not known ({error.strerror})"
+    return ""

@@ -73,7 +73,9 @@ class Process:
 def describe(error: OutlastError) -> str:
     """Return an error's text with every detail that the text itself does not name."""
     text = str(error)
-    details = [f"{k}={v}" for k, v in sorted(error.fields.items()) if str(v) not in text]
+    details = [
+        f"{k}={v}" for k, v in sorted(error.fields.items()) if v is not None and str(v) not in text
+    ]
     return f"{type(error).__name__}: {text}" + (f" ({', '.join(details)})" if details else "")
 
 

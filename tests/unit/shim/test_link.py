@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from helpers.scripted_server import ScriptedServer
 
-from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable
+from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable, SessionBusy
 from outlast.session import ids, wire
 from outlast.session.client import ClientSession
 from outlast.session.schema import Kind, Op
@@ -28,6 +29,11 @@ def attached(endpoint: str, **settings: Any) -> Iterator[SessionLink]:
         yield link
     finally:
         link.close()
+
+
+def unattached(endpoint: str) -> SessionLink:
+    session = ClientSession("mine", ids.new_incarnation(), ids.new_token())
+    return SessionLink(session, LinkSettings(endpoint, connect_timeout=0.5))
 
 
 def refuse(_: object) -> list[bytes]:
@@ -62,14 +68,34 @@ def test_an_unreachable_worker_is_reached_through_the_gateway() -> None:
 
 def test_a_server_of_another_kind_is_an_unreachable_one() -> None:
     with ScriptedServer({Kind.HELLO: lambda _: [b"220 mail.example ready"]}) as server:
-        link = SessionLink(
-            ClientSession("mine", ids.new_incarnation(), ids.new_token()),
-            LinkSettings(server.endpoint, connect_timeout=0.5),
-        )
+        link = unattached(server.endpoint)
         with pytest.raises(ServerUnreachable, match="no session server answers") as caught:
             link.open()
         assert isinstance(caught.value, ConnectionError)
         assert server.endpoint in str(caught.value)
+
+
+def test_the_reason_of_a_refusal_outlasts_an_attempt_that_found_no_answer_in_time() -> None:
+    def busy_then_silent(_: object) -> list[bytes] | None:
+        if server.seen[Kind.HELLO] > 1:
+            return None
+        reason = "session 'mine' has a live client"
+        return [
+            wire.pack_message(Kind.REFUSED, error=SessionBusy.code, retry_after=0.0, message=reason)
+        ]
+
+    server = ScriptedServer({Kind.HELLO: busy_then_silent})
+    with server, pytest.raises(ServerUnreachable, match=r"refuses.*has a live client"):
+        unattached(server.endpoint).open()
+
+
+def test_a_host_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_address(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    with pytest.raises(ServerUnreachable, match=r"host 'gpu' is not known \(Name or"):
+        unattached("tcp://gpu:1").open()
 
 
 def test_a_silent_server_is_asked_once_an_interval() -> None:
