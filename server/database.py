@@ -16,12 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import tenacity
+
 from outlast.errors import JournalUnavailable, OutlastError
 from outlast.migrations import upgrade
 from outlast.session import retry
 from outlast.session.store import Store
 
 log = logging.getLogger(__name__)
+
+#: When it is first said that the database does not answer, and how often then.
+FIRST_REPORT = 1.0  # seconds
+REPORT_INTERVAL = 10.0  # seconds
 
 Work = Callable[[Store], Any]
 #: Called in the gateway's thread with the result or the error.
@@ -52,6 +58,7 @@ class DatabaseThread:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: deque[tuple[Resume, Any, OutlastError | None]] = deque()
         self._stop = threading.Event()
+        self._report_at = 0.0
         self._broken = False
         #: What the last job met, if that was a database that does not answer.
         self._down: JournalUnavailable | None = None
@@ -117,7 +124,7 @@ class DatabaseThread:
         while (job := self._jobs.get()) is not None:
             result, error = None, None
             try:
-                for attempt in retry.database(self._patience(job), self._stop):
+                for attempt in retry.database(self._patience(job), self._stop, self._report):
                     with attempt:
                         if store is None:
                             store = self._open()
@@ -131,6 +138,16 @@ class DatabaseThread:
                 return
             self._done.append((job.resume, result, error))
             os.eventfd_write(self._event, 1)
+
+    def _report(self, state: tenacity.RetryCallState) -> None:
+        """Say what is waited for; not at once, as most of it passes, and not too often."""
+        now = time.monotonic()
+        if state.attempt_number == 1:
+            self._report_at = now + FIRST_REPORT
+        if state.outcome is not None and now >= self._report_at:
+            self._report_at = now + REPORT_INTERVAL
+            error = state.outcome.exception()
+            log.warning("waiting for the journal: %s", error, extra={"action": "journal_wait"})
 
     def _patience(self, job: _Job) -> float:
         """Return for how long a job may be tried (0: once).

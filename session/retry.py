@@ -72,12 +72,17 @@ def reconnecting(
     )
 
 
-def database(timeout: float, stop: threading.Event) -> tenacity.Retrying:
+def database(
+    timeout: float,
+    stop: threading.Event,
+    before_wait: Callable[[tenacity.RetryCallState], None] | None = None,
+) -> tenacity.Retrying:
     """Return the policy of the database thread: `JournalUnavailable` is tried again."""
     return tenacity.Retrying(
         stop=tenacity.stop_after_delay(timeout),
         wait=DATABASE.wait(),
         retry=tenacity.retry_if_exception_type(JournalUnavailable),
+        before_sleep=before_wait,
         sleep=_waiter(stop),
         reraise=True,
     )

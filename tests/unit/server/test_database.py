@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import JournalUnavailable, OutlastError
+from outlast.server import database as module
 from outlast.server.database import DatabaseThread
 from outlast.session.store import Store
 
@@ -48,6 +49,19 @@ def test_jobs_behind_others_that_are_tried_in_vain_do_not_wait_for_each_of_them(
 
     assert all(isinstance(error, JournalUnavailable) for error, _ in ended)
     assert ended[-1][1] < 3.0
+
+
+def test_what_a_job_waits_for_is_said_but_not_at_each_attempt(
+    database: DatabaseThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "FIRST_REPORT", 0.1)
+    ended: list[Any] = []
+    database.submit(down, lambda _, error: ended.append(error), patience=1.0)
+
+    deliver_until(database, ended, 1)
+
+    said = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    assert said == ["waiting for the journal: it does not answer"]
 
 
 def test_a_job_after_an_outage_is_done(database: DatabaseThread) -> None:
