@@ -181,8 +181,22 @@ def _spawn(channel: int) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
         page = mmap.mmap(fd, mmap.PAGESIZE)
         command = [sys.executable, "-m", "outlast.server.worker"]
         command += ["--channel", str(channel), "--issued", str(fd)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
+        with _group_signals_held():
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
     return page, process
+
+
+@contextmanager
+def _group_signals_held() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back; a process started meanwhile never gets them.
+
+    They go to the whole group, and a worker that is still starting does not ignore them yet.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _error(message: Json) -> OutlastError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,17 @@ def worker() -> Iterator[WorkerProcess]:
     worker = WorkerProcess()
     yield worker
     worker.close()
+
+
+def test_a_signal_to_the_whole_group_does_not_end_a_worker_that_is_starting(
+    worker: WorkerProcess,
+) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        worker.process.send_signal(number)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.process.wait(0.5)
+    assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_no_process_to_be_had_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
