@@ -68,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Train, and print the result."""
-    bar = None if options.quiet else make_bar(options.steps)
     file = open_losses(options.losses)
+    bar = None if options.quiet else make_bar(options.steps)
     started = time.monotonic()
     try:
         trained = train(cuda, steps=options.steps, seed=options.seed, on_losses=reporter(bar, file))
