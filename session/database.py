@@ -186,7 +186,7 @@ def _open_postgresql(url: URL, lock_timeout: float) -> Engine:
         return create_engine(url, connect_args=arguments, json_serializer=_strict_json)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"a journal in PostgreSQL needs {error.name}: pip install 'outlast[postgresql]'"
+            f"a journal in PostgreSQL needs {error.name}: pip install 'psycopg[binary]'"
         ) from error
 
 
