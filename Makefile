@@ -58,5 +58,5 @@ bench: $(READY)  ## Print benchmark results as JSON lines (BENCH_ARGS go to each
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script $(BENCH_ARGS); done
 
 clean:  ## Remove the environment, caches and everything the demo wrote.
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.png demo-state
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.png examples/*/demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,7 +80,13 @@ class ObservedTraining:
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "LUPINE_SERVER": server, "LUPINE_SESSION": session},
+                env={
+                    **os.environ,
+                    "LUPINE_SERVER": server,
+                    "LUPINE_SESSION": session,
+                    # The resume token is worth nothing once this server's folder is gone.
+                    "LUPINE_STATE_DIR": str(log.parent / "client"),
+                },
                 start_new_session=True,
             )
         threading.Thread(target=self._watch, daemon=True).start()
