@@ -67,7 +67,8 @@ def decide(hello: Hello, known: Known | None) -> Decision | OutlastError:
     if hello.intent is Intent.CREATE:
         return SessionBusy(
             f"session {name!r} exists and belongs to another client; to take it over, start "
-            "where its resume token is kept (LUPINE_STATE_DIR) or set LUPINE_RESUME_TOKEN"
+            "with the LUPINE_SERVER and LUPINE_STATE_DIR that its resume token is kept for, or set "
+            "LUPINE_RESUME_TOKEN"
         )
     if not authentic:
         return AuthenticationFailed(f"the resume token for session {name!r} is wrong")
