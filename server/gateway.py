@@ -178,7 +178,10 @@ class Gateway:
             router.bind(self.config.bind)
         except zmq.ZMQError as error:
             router.close(0)
-            raise ConfigError(f"cannot listen at {self.config.bind}: {error.strerror}") from error
+            raise ConfigError(
+                f"cannot listen at {self.config.bind}: {zmq.strerror(error.errno)}; name another "
+                "address or port with --bind"
+            ) from error
         self._socket = router
         self.endpoint = bytes(router.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
