@@ -41,6 +41,9 @@ CONNECT_TIMEOUT = 5  # seconds
 #: How long an unanswered network packet may keep a transaction waiting.
 NETWORK_TIMEOUT = 10_000  # milliseconds
 
+#: First PostgreSQL that can limit how long a transaction lasts.
+TRANSACTION_TIMEOUT_SINCE = 170_000
+
 _FORMS = "sqlite:////absolute/path.db or postgresql+psycopg://user@host/database"
 #: File systems on which SQLite's shared memory or locks do not hold across hosts.
 _NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs")
@@ -183,11 +186,22 @@ def _open_postgresql(url: URL, lock_timeout: float) -> Engine:
     }
     arguments = {name: value for name, value in defaults.items() if name not in url.query}
     try:
-        return create_engine(url, connect_args=arguments, json_serializer=_strict_json)
+        engine = create_engine(url, connect_args=arguments, json_serializer=_strict_json)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a journal in PostgreSQL needs {error.name}: pip install 'psycopg[binary]'"
         ) from error
+
+    def bound_transactions(connection: Any, _record: object) -> None:
+        # Statements in a pipeline do not count as idle, so a frozen server could hold its
+        # locks for ever; PostgreSQL knows a limit for that since version 17.
+        if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
+            connection.autocommit = True
+            connection.execute(f"SET transaction_timeout = {2 * milliseconds}")
+            connection.autocommit = False
+
+    event.listen(engine, "connect", bound_transactions)
+    return engine
 
 
 #: One form on every database; PostgreSQL does not take NaN.
