@@ -179,7 +179,7 @@ class Gateway:
         except zmq.ZMQError as error:
             router.close(0)
             raise ConfigError(
-                f"cannot listen at {self.config.bind}: {zmq.strerror(error.errno)}; name another "
+                f"cannot listen at {self.config.bind}: {zmq.strerror(error.errno or 0)}; name another "
                 "address or port with --bind"
             ) from error
         self._socket = router
@@ -206,6 +206,8 @@ class Gateway:
         asked = time.monotonic()
 
         def renewed(alive: bool | None, error: OutlastError | None) -> None:
+            if self.drain is not None and self.drain.finished:
+                return  # the lease is being given back
             if error is not None:
                 log.error("the lease was not renewed: %s", error, extra={"action": "renew_failed"})
             elif not alive:
