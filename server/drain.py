@@ -28,7 +28,8 @@ class Drain:
         self._gateway = gateway
         self._waiting: set[str] = set()
         self._unsaved: list[str] = []
-        self._finished = False
+        #: Every session is saved or named; what is left is to give the lease back.
+        self.finished = False
         grace = gateway.config.grace
         self._end = time.monotonic() + grace
         self._deadline = self._end - grace * RESERVE
@@ -113,9 +114,9 @@ class Drain:
         self._check()
 
     def _check(self) -> None:
-        if self._waiting or self._finished:
+        if self._waiting or self.finished:
             return
-        self._finished = True
+        self.finished = True
         self._gateway.sessions.stop_all()
 
         def released(_: Any, error: OutlastError | None) -> None:
