@@ -81,7 +81,7 @@ class ServeConfig:
     device: str = setting(
         values.choice("auto", "cuda", "emulated"),
         "auto",
-        "Device behind the workers: a GPU, the emulated one, or a GPU if there is one.",
+        "Device behind the workers. This version has the emulated one, and auto means it.",
         env="OUTLAST_DEVICE",
         flag="--device",
         metavar="auto|cuda|emulated",
