@@ -199,6 +199,8 @@ class SessionTable:
 
     def _record(self, entry: SessionEntry, new: list[Entry]) -> None:
         """Write journal entries in groups: one transaction at a time a session."""
+        if entry.ended:
+            return  # its rows are gone
         entry.unwritten.extend(new)
         if entry.writing or not entry.unwritten:
             return
@@ -214,7 +216,7 @@ class SessionTable:
                 self._failed(entry, token, error)
                 self._gateway.after(JOURNAL_RETRY, lambda: self._record(entry, []))
                 return
-            if error is not None:
+            if error is not None and not entry.ended:
                 self._failed(entry, token, error)
             self._record(entry, [])
             self.tidy(entry)
