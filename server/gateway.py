@@ -179,8 +179,8 @@ class Gateway:
         except zmq.ZMQError as error:
             router.close(0)
             raise ConfigError(
-                f"cannot listen at {self.config.bind}: {zmq.strerror(error.errno or 0)}; name another "
-                "address or port with --bind"
+                f"cannot listen at {self.config.bind}: {zmq.strerror(error.errno or 0)}; "
+                "name another address or port with --bind"
             ) from error
         self._socket = router
         self.endpoint = bytes(router.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
