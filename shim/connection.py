@@ -77,6 +77,8 @@ def _session_name(config: ClientConfig) -> tuple[str, bool]:
 
 
 def _alive(pid: str) -> bool:
+    if os.name != "posix":
+        return True  # signal 0 asks nothing elsewhere: it interrupts
     try:
         os.kill(int(pid), 0)
     except (ValueError, ProcessLookupError):
