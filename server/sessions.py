@@ -261,7 +261,7 @@ class SessionTable:
         """Commit an epoch in the journal, then tell its worker."""
         assert entry.row is not None
         token, worker = entry.row.token, entry.worker
-        provider = self._gateway.config.provider
+        provider = self._gateway.config.provider.partition(":")[0]
         # One number whatever the number of tries: a commit whose answer was lost is no second
         # epoch on the same files.
         numbers: list[int] = []

@@ -67,5 +67,5 @@ def test_a_server_that_slept_through_its_lease_does_not_act_any_more(
         assert counter.value() == 3
         assert driver.statistics()["reconnects"] == 1
         assert "superseded" not in successor.log_text()
-        assert successor.terminate() == 0
+        assert successor.terminate() == 0, successor.log_text()
         assert "session saved" in successor.log_text()
