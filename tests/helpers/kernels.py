@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.shim import driver
 
-#: ``increment(target)`` adds 1; ``linger(target, rounds)`` reads ``target`` again and again.
+#: ``increment(target)`` adds 1; ``linger(duration)`` waits for so many nanoseconds.
 PTX = """
 .version 7.0
 .target sm_80
@@ -24,18 +24,16 @@ PTX = """
     ret;
 }
 
-.visible .entry linger(.param .u64 target, .param .u64 rounds)
+.visible .entry linger(.param .u64 duration)
 {
     .reg .pred %p0;
-    .reg .b32 %r0;
-    .reg .b64 %rd<3>;
-    ld.param.u64 %rd0, [target];
-    ld.param.u64 %rd1, [rounds];
-    mov.u64 %rd2, 0;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd0, [duration];
+    mov.u64 %rd1, %globaltimer;
 AGAIN:
-    ld.volatile.global.u32 %r0, [%rd0];
-    add.s64 %rd2, %rd2, 1;
-    setp.lt.u64 %p0, %rd2, %rd1;
+    mov.u64 %rd2, %globaltimer;
+    sub.s64 %rd3, %rd2, %rd1;
+    setp.lt.u64 %p0, %rd3, %rd0;
     @%p0 bra AGAIN;
     ret;
 }
@@ -70,9 +68,9 @@ class Counter:
         """Launch the kernel; does not wait for it."""
         self._launch(self._increment, (self.address,), (None,))
 
-    def linger(self, rounds: int) -> None:
-        """Launch a kernel that takes long; does not wait for it."""
-        self._launch(self._linger, (self.address, rounds), (None, ctypes.c_uint64))
+    def linger(self, seconds: float) -> None:
+        """Launch a kernel that takes so long; does not wait for it."""
+        self._launch(self._linger, (int(seconds * 1e9),), (ctypes.c_uint64,))
 
     def value(self) -> int:
         """Wait for the device and read the number."""

@@ -97,7 +97,7 @@ def test_a_worker_killed_in_the_middle_of_a_call_is_replaced(server: ServerProce
     workers = server.session_workers()
     killer = threading.Timer(0.3, lambda: [kill(pid) for pid in workers])
     killer.start()
-    counter.linger(4_000_000_000)
+    counter.linger(4)
     counter.increment()
     assert counter.value() == 2
     killer.join()

@@ -168,23 +168,13 @@ def test_bulk_over_a_slow_link_is_not_cut_by_heartbeats(
     assert not lost(server.log_text)()
 
 
-def rounds_per_second(counter: Counter) -> float:
-    """Return how fast a lingering kernel runs."""
-    started = time.monotonic()
-    counter.linger(50_000_000)
-    check(driver.cuCtxSynchronize())
-    return 50_000_000 / (time.monotonic() - started)
-
-
 def test_a_long_kernel_without_traffic_is_not_cut(server: ServerProcess, counter: Counter) -> None:
     """C5: the device works three times as long as silence would count as death."""
-    # The fastest of some short runs: the long one can only take longer than that promises.
-    rounds = max(rounds_per_second(counter) for _ in range(4))
     started = time.monotonic()
-    counter.linger(int(rounds * 3.5 * SILENCE))
+    counter.linger(3 * SILENCE)
     counter.increment()
     assert counter.value() == 1
-    assert time.monotonic() - started > 3 * SILENCE
+    assert time.monotonic() - started >= 3 * SILENCE
     assert driver.statistics()["reconnects"] == 0
     assert not lost(server.log_text)()
 

@@ -63,6 +63,23 @@ define internal i32 @print_formatted(ptr %w, i64 %format, i64 %values) noinline 
 }}
 """
 
+_CLOCK_MONOTONIC = 1
+
+#: `%globaltimer`: nanoseconds that never run backwards; PTX leaves open where they begin.
+TIMER = f"""
+declare i32 @clock_gettime(i32, ptr)
+define internal i64 @nanoseconds() noinline {{
+  %time = alloca {{ i64, i64 }}
+  call i32 @clock_gettime(i32 {_CLOCK_MONOTONIC}, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.p = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %rest.p
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
+}}
+"""
+
 COROUTINE_DECLARATIONS = """
 declare token @llvm.coro.id(i32, ptr, ptr, ptr)
 declare i64 @llvm.coro.size.i64()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outlast.server.drivers.emulated import runtime
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 
 if TYPE_CHECKING:
@@ -46,11 +47,25 @@ def read_special(b: Builder, name: str) -> tuple[str, int]:
         if name == "%clock_hi":
             cycles = b.op("lshr", "i64", cycles, 32)
         return b.cast("trunc", "i64", cycles, "i32"), 32
-    if name in ("%clock64", "%globaltimer"):
+    if name == "%clock64":
         return b.intrinsic("i64", "llvm.readcyclecounter"), 64
-    if name.startswith(("%envreg", "%pm", "%cluster", "%is_explicit", "%reserved", "%globaltimer")):
+    if name.startswith("%globaltimer"):
+        return _global_timer(b, name)
+    if name.startswith(("%envreg", "%pm", "%cluster", "%is_explicit", "%reserved")):
         raise UnsupportedPtx(f"special register {name}", b.line)
     raise InvalidPtx(f"unknown register {name}", b.line)
+
+
+def _global_timer(b: Builder, name: str) -> tuple[str, int]:
+    b.declarations.add(runtime.TIMER)
+    time = b.let("call i64 @nanoseconds()")
+    if name == "%globaltimer":
+        return time, 64
+    if name == "%globaltimer_hi":
+        time = b.op("lshr", "i64", time, 32)
+    elif name != "%globaltimer_lo":
+        raise InvalidPtx(f"unknown register {name}", b.line)
+    return b.cast("trunc", "i64", time, "i32"), 32
 
 
 def _lane_mask(b: Builder, which: str) -> str:
