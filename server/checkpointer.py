@@ -25,7 +25,7 @@ from outlast.checkpoint_providers import (
 from outlast.checkpoint_providers import manifest as m
 from outlast.errors import CheckpointError, OutlastError, RestoreFailed
 from outlast.server.calls.contexts import restore_context
-from outlast.server.drivers.base import Region
+from outlast.server.drivers.base import Driver, Region
 from outlast.server.executor import Allocation, Executor
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import Cut
@@ -80,7 +80,7 @@ class Checkpointer:
         """
         ex = self.executor
         buffers = [
-            RegionBuffer("memory", _key(region), _copied(ex.driver.view(region), copy))
+            RegionBuffer("memory", _key(region), _bytes_of(ex.driver, region, copy))
             for region in ex.driver.regions()
         ]
         image_index = {}
@@ -264,7 +264,13 @@ class Checkpointer:
         if set(stored) != set(here):
             raise RestoreFailed("the restored memory map is not the stored one")
         for key, region in here.items():
-            reader.read_into(stored[key], driver.view(region))
+            target = driver.view(region)
+            if target is not None:
+                reader.read_into(stored[key], target)
+                continue
+            data = memoryview(np.empty(region.size, np.uint8).data)
+            reader.read_into(stored[key], data)
+            driver.write(region, 0, data)
 
     def _restore_staged(self, reader: EpochReader) -> None:
         for region in reader.manifest.regions:
@@ -284,12 +290,13 @@ def _key(region: Region) -> str:
     return f"{region.device}:{region.address:#x}:{region.kind}"
 
 
-def _copied(view: memoryview, copy: bool) -> memoryview:
-    if not copy:
+def _bytes_of(driver: Driver, region: Region, copy: bool) -> memoryview:
+    """Return a region's bytes, in place if they may change no more and can be read there."""
+    view = None if copy else driver.view(region)
+    if view is not None:
         return view
-    target = np.empty(view.nbytes, np.uint8)
-    source = np.frombuffer(view, np.uint8)
-    for start in range(0, view.nbytes, COPY_PIECE):
+    target = memoryview(np.empty(region.size, np.uint8).data)
+    for start in range(0, region.size, COPY_PIECE):
         # In pieces, so that the pulse thread gets the GIL in between.
-        np.copyto(target[start : start + COPY_PIECE], source[start : start + COPY_PIECE])
-    return memoryview(target.data)
+        driver.read(region, start, target[start : start + COPY_PIECE])
+    return target

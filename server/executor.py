@@ -47,6 +47,8 @@ class Wait:
     finish: Callable[[], tuple[int, bytes]] | None = None
     #: When the answer is that the work is not done.
     until: float = float("inf")
+    #: The device's descriptor will announce its end.
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,6 @@ class Executor:
         self.waits: list[Wait] = []
         #: Bytes of the copies among them.
         self.coming = 0
-        self._watched = 0
         self.seq = 0
         self.context = 0
         self._imposed: tuple[Any, ...] | None = None
@@ -184,16 +185,17 @@ class Executor:
         self.waits = left
 
     def linger(self, timeout: float) -> None:
-        """Give the first wait a moment, and answer it if it is done by then."""
-        if self.driver.wait(min(wait.ticket for wait in self.waits), timeout):
+        """Give the waits a moment, and answer those that are done by then."""
+        if self.driver.wait_any([wait.ticket for wait in self.waits], timeout):
             self.settle()
 
     def watch(self) -> None:
-        """Have the device's descriptor announce the end of the first wait."""
-        ticket = min(wait.ticket for wait in self.waits)
-        if ticket != self._watched:
-            self._watched = ticket
-            self.driver.watch(ticket)
+        """Have the device's descriptor announce the end of each wait."""
+        for wait in reversed(self.waits):
+            if wait.watched:
+                break  # and so are all before it
+            wait.watched = True
+            self.driver.watch(wait.ticket)
 
     def idle(self, timeout: float) -> bool:
         """Wait until the device has done everything, and settle; False after ``timeout``."""

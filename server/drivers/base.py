@@ -111,8 +111,9 @@ class Driver(ABC):
     def ticket(self, stream: int | None = None) -> int:
         """Name all work enqueued so far (on ``stream``, a real handle; None: everywhere).
 
-        Tickets are ordered: if a later ticket is done, so is an earlier one.
-        ``stream`` 0 and 1 are the legacy stream and include what it waits for.
+        Tickets grow in the order of issue. Those of one stream are done in that order;
+        those of different streams in any. ``stream`` 0 and 1 are the legacy stream and
+        include what it waits for.
         """
 
     @abstractmethod
@@ -125,7 +126,11 @@ class Driver(ABC):
 
     @abstractmethod
     def watch(self, ticket: int) -> None:
-        """Make `fileno` readable once ``ticket`` is done."""
+        """Make `fileno` readable once ``ticket`` is done, besides those watched already."""
+
+    @abstractmethod
+    def wait_any(self, tickets: Sequence[int], timeout: float) -> bool:
+        """Block (without the GIL) until one of ``tickets`` is done; False after ``timeout``."""
 
     @abstractmethod
     def wait(self, ticket: int, timeout: float) -> bool:
@@ -188,8 +193,19 @@ class Driver(ABC):
         """Return every live allocation and module variable of the process, by address."""
 
     @abstractmethod
-    def view(self, region: Region) -> memoryview:
-        """Return the bytes of a region, writable; only while the device is idle."""
+    def view(self, region: Region) -> memoryview | None:
+        """Return the bytes of a region, writable; None if the host cannot address them.
+
+        Only while the device is idle.
+        """
+
+    @abstractmethod
+    def read(self, region: Region, offset: int, target: memoryview) -> None:
+        """Copy bytes of a region of the idle device into ``target``."""
+
+    @abstractmethod
+    def write(self, region: Region, offset: int, data: memoryview) -> None:
+        """Copy ``data`` into a region of the idle device."""
 
     @abstractmethod
     def close(self) -> None:

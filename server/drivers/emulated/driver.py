@@ -82,6 +82,10 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCa
         """Make `fileno` readable once ``ticket`` is done."""
         self.engine.watch(ticket)
 
+    def wait_any(self, tickets: Sequence[int], timeout: float) -> bool:
+        """Block without the GIL until one of ``tickets`` is done; False after ``timeout``."""
+        return self.engine.wait(min(tickets), timeout)  # they are done in the order of issue
+
     def wait(self, ticket: int, timeout: float) -> bool:
         """Block without the GIL until ``ticket`` is done; False after ``timeout`` seconds."""
         return self.engine.wait(ticket, timeout)
@@ -159,6 +163,16 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCa
     def view(self, region: Region) -> memoryview:
         """Return the bytes of a region, writable; only while the device is idle and open."""
         return self._devices[region.device].arena.view(region.address, region.size)
+
+    def read(self, region: Region, offset: int, target: memoryview) -> None:
+        """Copy bytes of a region of the idle device into ``target``."""
+        source = self.view(region)[offset : offset + target.nbytes]
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+    def write(self, region: Region, offset: int, data: memoryview) -> None:
+        """Copy ``data`` into a region of the idle device."""
+        target = self.view(region)[offset : offset + data.nbytes]
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
     def close(self) -> None:
         """End running kernels, stop the device's thread and give its memory back."""
