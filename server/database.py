@@ -143,7 +143,7 @@ class DatabaseThread:
         """Say what is waited for; not at once, as most of it passes, and not too often."""
         now = time.monotonic()
         if state.attempt_number == 1:
-            self._report_at = now + FIRST_REPORT
+            self._report_at = state.start_time + FIRST_REPORT
         if state.outcome is not None and now >= self._report_at:
             self._report_at = now + REPORT_INTERVAL
             error = state.outcome.exception()

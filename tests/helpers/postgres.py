@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import LiteralString
 
 import psycopg
+from helpers.server_process import wait_gone
 from psycopg import sql
 
 with warnings.catch_warnings():
@@ -29,6 +32,28 @@ class PostgresServer:
         self._run("ALTER SYSTEM SET fsync = off")
         self._run("SELECT pg_reload_conf()")
 
+    def stop(self) -> None:
+        """Stop at once, as ``pg_ctl stop -m immediate`` does: every connection breaks."""
+        pids = self._pids()
+        os.kill(pids[0], signal.SIGQUIT)
+        wait_gone(pids)
+
+    def start(self) -> None:
+        """Start again after `stop`, at the same address."""
+        self._server.ensure_postgres_running()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let no process of it run: connections stand, and nothing answers."""
+        pids = self._pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Stop the server and remove its files."""
         self._server.cleanup()
@@ -44,6 +69,12 @@ class PostgresServer:
             yield url.replace("postgresql:", "postgresql+psycopg:", 1)
         finally:
             self._run("DROP DATABASE {} WITH (FORCE)", name)
+
+    def _pids(self) -> list[int]:
+        """Return its processes, the one that started the others first."""
+        pid = self._server.get_pid()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [pid, *map(int, children)]
 
     def _run(self, statement: LiteralString, *names: str) -> None:
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:

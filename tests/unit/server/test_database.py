@@ -64,6 +64,24 @@ def test_what_a_job_waits_for_is_said_but_not_at_each_attempt(
     assert said == ["waiting for the journal: it does not answer"]
 
 
+def test_a_first_attempt_that_took_long_is_said_at_once(
+    database: DatabaseThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "FIRST_REPORT", 0.0)  # any attempt takes longer than that
+    ended: list[Any] = []
+    failures = iter([True, False])
+    database.submit(
+        lambda store: down(store) if next(failures) else None,
+        lambda _, error: ended.append(error),
+    )
+
+    deliver_until(database, ended, 1)
+
+    assert ended == [None]
+    said = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    assert said == ["waiting for the journal: it does not answer"]
+
+
 def test_a_job_after_an_outage_is_done(database: DatabaseThread) -> None:
     ended: list[Any] = []
     database.submit(down, lambda _, error: ended.append(error), patience=0.0)
