@@ -12,8 +12,10 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "outlast"
 
 #: What every package may use.
 COMMON = ("outlast.errors", "outlast.cuda_types", "outlast._generated", "outlast.__version__")
-#: Modules at the root that processes are configured by.
-PROCESS = ("outlast.config", "outlast.log", "outlast.settings", "outlast.values")
+#: Modules at the root for the processes: what configures them, and how they read messages.
+PROCESS = (
+    *("outlast.config", "outlast.log", "outlast.messages", "outlast.settings", "outlast.values"),
+)
 ALLOWED = {
     "session": (*COMMON, "outlast.session"),
     "checkpoint_providers": (*COMMON, "outlast.session", "outlast.checkpoint_providers"),
