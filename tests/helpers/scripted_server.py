@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -24,17 +25,21 @@ class ScriptedServer:
     ----------
     answers : dict
         What to answer to a kind of message instead of (or besides) what a server does.
+    generation : int
+        The last attachment of the server before this one.
     """
 
-    def __init__(self, answers: dict[Kind, Answer] | None = None) -> None:
+    def __init__(self, answers: dict[Kind, Answer] | None = None, generation: int = 0) -> None:
         self.seen: Counter[Kind] = Counter()
         self.messages: list[Message] = []
+        #: When messages of each kind came.
+        self.times: defaultdict[Kind, list[float]] = defaultdict(list)
         self._answers: dict[Kind, Answer] = {
             Kind.HELLO: lambda _: [self.welcome()],
             Kind.ATTACH: self._attached,
             **(answers or {}),
         }
-        self._generation = 0
+        self._generation = generation
         self._stop = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -84,6 +89,7 @@ class ScriptedServer:
                 continue
             peer, *frames = self._socket.recv_multipart()
             message = wire.parse_message(frames)
+            self.times[message.kind].append(time.monotonic())
             self.seen[message.kind] += 1
             self.messages.append(message)
             answer = self._answers.get(message.kind, lambda _: None)(message)
