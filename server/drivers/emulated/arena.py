@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from outlast.errors import CheckpointError, ConfigError, RestoreFailed
 from outlast.server.drivers.emulated.engine import Engine
 from outlast.server.drivers.emulated.runtime import MAX_THREADS, WORKER, WORKER_FIELDS
+from outlast.server.drivers.first_fit import FirstFit
 
 PAGE = 4096  # bytes
 BASE = 0x1000_0000_0000
@@ -60,49 +61,6 @@ class Allocation:
     def pages(self) -> int:
         """Pages it owns, whole."""
         return -(-self.size // PAGE)
-
-
-class FirstFit:
-    """Addresses of ``[start, end)``, given out lowest first."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self._starts = [start]
-        self._ends = [end]
-
-    def take(self, size: int) -> int | None:
-        """Return the lowest address with room for ``size``; None if there is none."""
-        for index, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
-            if end - start >= size:
-                self._cut(index, start, size)
-                return start
-        return None
-
-    def take_at(self, address: int, size: int) -> bool:
-        """Take exactly this range, if it is free."""
-        index = bisect_right(self._starts, address) - 1
-        if index < 0 or address + size > self._ends[index]:
-            return False
-        self._cut(index, address, size)
-        return True
-
-    def release(self, address: int, size: int) -> None:
-        """Give a range back; it merges with its free neighbours."""
-        end = address + size
-        index = bisect_left(self._starts, address)
-        if index < len(self._starts) and self._starts[index] == end:
-            end = self._ends[index]
-            del self._starts[index], self._ends[index]
-        if index and self._ends[index - 1] == address:
-            self._ends[index - 1] = end
-        else:
-            self._starts.insert(index, address)
-            self._ends.insert(index, end)
-
-    def _cut(self, index: int, address: int, size: int) -> None:
-        start, end = self._starts[index], self._ends[index]
-        pieces = [(a, b) for a, b in ((start, address), (address + size, end)) if a < b]
-        self._starts[index : index + 1] = [a for a, _ in pieces]
-        self._ends[index : index + 1] = [b for _, b in pieces]
 
 
 class Arena:

@@ -395,12 +395,62 @@ class CUlimit(enum.IntEnum):
     CU_LIMIT_MAX = 11
 
 
+class CUmemAccess_flags(enum.IntEnum):
+    """CUDA's ``CUmemAccess_flags``."""
+
+    CU_MEM_ACCESS_FLAGS_PROT_NONE = 0
+    CU_MEM_ACCESS_FLAGS_PROT_READ = 1
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
+    CU_MEM_ACCESS_FLAGS_PROT_MAX = 2147483647
+
+
+class CUmemAllocationGranularity_flags(enum.IntEnum):
+    """CUDA's ``CUmemAllocationGranularity_flags``."""
+
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
+
+
+class CUmemAllocationHandleType(enum.IntEnum):
+    """CUDA's ``CUmemAllocationHandleType``."""
+
+    CU_MEM_HANDLE_TYPE_NONE = 0
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
+    CU_MEM_HANDLE_TYPE_WIN32 = 2
+    CU_MEM_HANDLE_TYPE_WIN32_KMT = 4
+    CU_MEM_HANDLE_TYPE_FABRIC = 8
+    CU_MEM_HANDLE_TYPE_MAX = 2147483647
+
+
+class CUmemAllocationType(enum.IntEnum):
+    """CUDA's ``CUmemAllocationType``."""
+
+    CU_MEM_ALLOCATION_TYPE_INVALID = 0
+    CU_MEM_ALLOCATION_TYPE_PINNED = 1
+    CU_MEM_ALLOCATION_TYPE_MANAGED = 2
+    CU_MEM_ALLOCATION_TYPE_MAX = 2147483647
+
+
 class CUmemAttach_flags(enum.IntEnum):
     """CUDA's ``CUmemAttach_flags``."""
 
     CU_MEM_ATTACH_GLOBAL = 1
     CU_MEM_ATTACH_HOST = 2
     CU_MEM_ATTACH_SINGLE = 4
+
+
+class CUmemLocationType(enum.IntEnum):
+    """CUDA's ``CUmemLocationType``."""
+
+    CU_MEM_LOCATION_TYPE_INVALID = 0
+    CU_MEM_LOCATION_TYPE_NONE = 0
+    CU_MEM_LOCATION_TYPE_DEVICE = 1
+    CU_MEM_LOCATION_TYPE_HOST = 2
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4
+    CU_MEM_LOCATION_TYPE_INVISIBLE = 5
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6
+    CU_MEM_LOCATION_TYPE_MAX = 2147483647
 
 
 class CUmemorytype(enum.IntEnum):
