@@ -6,6 +6,7 @@ import threading
 import time
 
 import zmq
+from helpers.raw_peers import NARROW
 
 from outlast.session import ids, wire
 from outlast.session.client import ClientSession
@@ -16,25 +17,47 @@ from outlast.shim.transport import Transport
 
 
 class BareClient:
-    """An attached session whose messages move only in `push` and `pull`."""
+    """An attached session whose messages move only in `push` and `pull`.
 
-    def __init__(self, server: str, relay: bool = False) -> None:
+    Parameters
+    ----------
+    server : str
+        The gateway's endpoint.
+    relay : bool
+        Go through the gateway's port.
+    deaf : bool
+        Let next to nothing in that is not pulled: replies stay with the server.
+    """
+
+    def __init__(self, server: str, relay: bool = False, deaf: bool = False) -> None:
         self.session = ClientSession(
             ids.random_session_id(), ids.new_incarnation(), ids.new_token(), None, Intent.CREATE
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        if deaf:
+            # What a context is told becomes the default of its sockets.
+            self._context.setsockopt(zmq.RCVHWM, 1)
+            self._context.setsockopt(zmq.RCVBUF, NARROW)
         self._bind = wire.pack_record(Op.BIND, 1, 0)
-        handshake = Handshake(
+        self._left: list[Transport] = []
+        self._handshake = Handshake(
             self._context, server, self.session, threading.Lock(), relay, 5.0, threading.Event()
         )
-        self.transport: Transport = handshake.attach(time.monotonic() + 10)
+        self.transport: Transport = self._handshake.attach(time.monotonic() + 10)
 
     def __enter__(self) -> BareClient:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.transport.close()
+        for transport in [self.transport, *self._left]:
+            transport.close()
         self._context.destroy(linger=0)
+
+    def attach_anew(self) -> None:
+        """Attach over another connection; the one before stays open, and is never read again."""
+        self._left.append(self.transport)
+        self.session.detached()
+        self.transport = self._handshake.attach(time.monotonic() + 10)
 
     def bind(self, context: int) -> None:
         """Make a context the one that later calls are made in."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from helpers.bare_client import BareClient
 from helpers.broken_link import BrokenLink
 from helpers.client_program import ClientProgram
-from helpers.server_process import ServerProcess
+from helpers.raw_peers import RawPeers, connections_owed
+from helpers.server_process import ServerProcess, assert_eventually
 
-from outlast.session.schema import PRIMARY_CONTEXT_BASE, Op
+from outlast.session import wire
+from outlast.session.schema import PRIMARY_CONTEXT_BASE, Kind, Op
 
 WORK = """
 begin()
@@ -26,6 +31,12 @@ sys.stdin.readline()
 check(cuda.cuMemsetD32(address, 2, 1024))
 {end}
 """
+#: Connections that nobody reads, among them several of each session.
+PEERS, SESSIONS, ATTACHMENTS = 20, 3, 3
+PIECE, PIECES = 1 << 20, 16  # bytes of a reply, replies of a session
+PINGS = 1500
+#: What a busy machine adds to what is measured from outside.
+NOISE = 1.5  # seconds
 ENDS = {"finished": ("sys.exit(5)", 5), "failed": ("raise ValueError('mine')", 1)}
 
 
@@ -168,36 +179,77 @@ def test_the_session_of_a_program_without_a_name_ends_with_it(tmp_path: Path) ->
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("relay", [False, True], ids=["direct", "relayed"])
-def test_a_server_ends_in_time_with_dead_peers_and_unsent_replies(
-    tmp_path: Path, relay: bool
-) -> None:
+def ask_for_much(client: BareClient) -> None:
+    """Have a client's worker send far more than a connection takes in by itself."""
+    client.send(Op.PRIMARY_RETAIN, 0)
+    client.bind(PRIMARY_CONTEXT_BASE)
+    allocated = client.call(Op.MEM_ALLOC, PIECE)
+    client.push()
+    while not allocated.done:
+        assert client.pull(5)
+    assert allocated.reply is not None
+    for _ in range(PIECES):
+        out = memoryview(bytearray(PIECE))
+        client.call(Op.COPY_DTOH, allocated.reply.value, 0, PIECE, 0, out=out)
+    client.push()
+
+
+def unread_pings(peers: RawPeers) -> None:
+    """Make a connection and have it owed more answers than it takes in."""
+    ping = wire.pack_message(Kind.PING, generation=0, stamp=0)
+    dealer = peers.connect(deaf=True)
+    for _ in range(PINGS):
+        dealer.send(ping)
+
+
+def assert_owed(port: int, connections: int) -> None:
+    """Wait until so many connections have something unsent."""
+    assert_eventually(
+        lambda: connections_owed(port) == connections, f"{connections} connections do not read"
+    )
+
+
+def assert_ends_in_time(server: ServerProcess) -> None:
+    """Stop the server: behind its last save it is gone within two seconds."""
+    assert server.terminate() == 0
+    ended = time.time()
+    saved = re.findall(r"^(\S+) .*action=saved\b", server.log_text(), re.MULTILINE)
+    assert len(saved) == SESSIONS
+    assert ended - datetime.fromisoformat(saved[-1]).timestamp() < 2 + NOISE
+
+
+def test_a_server_ends_in_time_with_twenty_dead_peers_and_unsent_answers(tmp_path: Path) -> None:
     """G4: what nobody reads any more does not hold it."""
-    # Nobody of them is given up before: their replies are still to be sent.
-    with ServerProcess(tmp_path / "state", ["--heartbeat-timeout", "60"]) as server:
-        clients = [BareClient(server.endpoint, relay) for _ in range(4)]
-        try:
-            for client in clients:
-                client.send(Op.PRIMARY_RETAIN, 0)
-                client.bind(PRIMARY_CONTEXT_BASE)
-                allocated = client.call(Op.MEM_ALLOC, 1 << 20)
-                client.push()
-                while not allocated.done:
-                    assert client.pull(5)
-                assert allocated.reply is not None
-                for _ in range(30):
-                    client.call(
-                        Op.COPY_DTOH,
-                        allocated.reply.value,
-                        0,
-                        1 << 20,
-                        0,
-                        out=memoryview(bytearray(1 << 20)),
-                    )
-                client.push()
-            started = time.monotonic()
-            assert server.terminate() == 0
-            assert time.monotonic() - started < 10
-        finally:
-            for client in clients:
-                client.__exit__()
+    # Nobody of them is given up before: what they are owed is still to be sent.
+    with (
+        ServerProcess(tmp_path / "state", ["--heartbeat-timeout", "60"]) as server,
+        RawPeers(server.endpoint) as peers,
+        ExitStack() as ends,
+    ):
+        port = int(server.endpoint.rpartition(":")[2])
+        for number in range(SESSIONS * ATTACHMENTS):
+            if number % ATTACHMENTS == 0:
+                client = ends.enter_context(BareClient(server.endpoint, relay=True, deaf=True))
+                ask_for_much(client)
+            else:
+                client.attach_anew()  # its worker sends everything again
+            assert_owed(port, number + 1)
+        for _ in range(PEERS - SESSIONS * ATTACHMENTS):
+            unread_pings(peers)
+        assert_owed(port, PEERS)
+        assert_ends_in_time(server)
+
+
+def test_a_server_ends_in_time_with_dead_peers_and_unsent_replies_of_its_workers(
+    tmp_path: Path,
+) -> None:
+    """G4: the same with clients that are connected to their workers."""
+    with (
+        ServerProcess(tmp_path / "state", ["--heartbeat-timeout", "60"]) as server,
+        ExitStack() as ends,
+    ):
+        for _ in range(SESSIONS):
+            client = ends.enter_context(BareClient(server.endpoint, deaf=True))
+            ask_for_much(client)
+            assert_owed(int(client.transport.endpoint.rpartition(":")[2]), 1)
+        assert_ends_in_time(server)
