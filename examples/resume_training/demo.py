@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from observer import TRAIN, ObservedTraining, Run
-from picture import draw
 from processes import SERVE, DemoError, ServerProcess
 from verdict import Restart, Verdict, judge
 
@@ -55,6 +55,9 @@ class Demo:
         DemoError
             If a process fails or a deadline passes.
         """
+        draw = painter()
+        if draw is None:
+            self._say("no picture will be drawn without matplotlib: pip install matplotlib")
         with self._closing:
             server = ServerProcess(
                 self.folder / "state", self.folder / "server.log", self.device, self.serve
@@ -67,8 +70,9 @@ class Demo:
             code = server.terminate(STOP_DEADLINE)
             if code != 0:
                 verdict.failures.append(f"the last SIGTERM ended with exit code {code}")
-        draw(undisturbed, disturbed, restarts, picture)
-        self._say(f"both loss curves are drawn in {picture}")
+        if draw is not None:
+            draw(undisturbed, disturbed, restarts, picture)
+            self._say(f"both loss curves are drawn in {picture}")
         return verdict
 
     def _undisturbed(self, server: ServerProcess) -> Run:
@@ -152,6 +156,17 @@ def main(arguments: list[str] | None = None) -> int:
             return INTERRUPTED
     print(json.dumps(verdict.line()), flush=True)
     return 1 if verdict.failures else 0
+
+
+def painter() -> Callable[..., Any] | None:
+    """Return what draws the picture; nothing where matplotlib is missing."""
+    try:
+        from picture import draw
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        return None
+    return draw
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

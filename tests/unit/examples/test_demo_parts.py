@@ -269,6 +269,29 @@ def test_bad_options_are_refused_before_anything_starts(
     assert arguments[0] in capsys.readouterr().err
 
 
+def test_demo_without_matplotlib_says_so_and_draws_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['matplotlib'] = None\n"
+        "import demo, functools\n"
+        f"demo.Demo = functools.partial(demo.Demo, serve={SERVER!r}, train={TRAIN!r})\n"
+        "sys.exit(demo.main(['--steps', '100']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no picture will be drawn without matplotlib: pip install matplotlib" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["bit_identical"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path) -> None:
     script = (
         "import sys, demo, functools\n"
