@@ -119,6 +119,15 @@ class CheckpointProvider(ABC):
     def _begin(self, location: Location, size: int) -> EpochWriter:
         """Start to write an epoch of ``size`` data bytes. May raise ``OSError``."""
 
+    def check(self) -> None:  # noqa: B027 - most providers find out with the first epoch
+        """Find out, before anything depends on it, whether epochs can be stored at all.
+
+        Raises
+        ------
+        ConfigError
+            They cannot, and what to do about it.
+        """
+
     def close(self) -> None:  # noqa: B027 - most providers hold nothing
         """Release what the provider holds."""
 

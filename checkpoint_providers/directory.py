@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 _HIDDEN: Final = "."
 #: What opening answers when something is missing or is not what it must be.
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
+#: What a full disk answers: its epochs can still be read, and room may be made.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DirectoryProvider(CheckpointProvider):
@@ -76,6 +78,23 @@ class DirectoryProvider(CheckpointProvider):
     def durable(self) -> bool:
         """True: epochs survive the process and the host's restart."""
         return True
+
+    def check(self) -> None:
+        """Make the folder if it is not there yet, and a file in it."""
+        probe = self.root / f"{_HIDDEN}probe.{secrets.token_hex(4)}"
+        try:
+            make_directories(self.root)
+            os.close(create_file(probe))
+            probe.unlink()
+        except OSError as error:
+            if error.errno in _FULL:
+                logger.warning("No checkpoint can be stored below %s: %s", self.root, error)
+                return
+            raise ConfigError(
+                f"checkpoints cannot be stored below {self.root}: {error.strerror}: "
+                f"{str(error.filename)!r}; let this user write there, or name another folder "
+                "with --provider directory:FOLDER"
+            ) from error
 
     def open(self, location: str, digest: str | None = None) -> EpochReader:
         """Open a published epoch."""

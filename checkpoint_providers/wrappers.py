@@ -205,6 +205,10 @@ class FaultyProvider(CheckpointProvider):
         """Remove what dead writers left, and epochs older than the newest kept one."""
         return self.inner.clean(session_id, keep)
 
+    def check(self) -> None:
+        """Check the provider below."""
+        self.inner.check()
+
     def close(self) -> None:
         """End every hang and close the provider below."""
         self.release()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
 import signal
 from pathlib import Path
 
-from outlast.checkpoint_providers import open_provider
+from outlast.checkpoint_providers import CheckpointProvider, open_provider
 from outlast.config import ServeConfig
 from outlast.errors import CheckpointError, ConfigError, ProviderNotFound
 from outlast.server.drivers import registry
@@ -30,10 +31,11 @@ def serve(config: ServeConfig) -> int:
     Raises
     ------
     ConfigError
-        A setting cannot be used, or another server uses the state folder.
+        A setting cannot be used, no checkpoint can be stored, or another server uses the
+        state folder.
     """
     signal_fd = _signal_descriptor()
-    _check_plugins(config)
+    provider = _check_plugins(config)
     lock = _state_lock(config.state_dir)
     # A server that has just been killed gives the lock back within moments.
     if not lock.acquire():
@@ -41,6 +43,7 @@ def serve(config: ServeConfig) -> int:
             f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
             "stop it, or name another folder with --state"
         )
+    provider.check()
     try:
         return Gateway(config, _server_id(config.state_dir), signal_fd).run()
     finally:
@@ -50,19 +53,25 @@ def serve(config: ServeConfig) -> int:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _check_plugins(config: ServeConfig) -> None:
+def _check_plugins(config: ServeConfig) -> CheckpointProvider:
     """Refuse a device or provider that no worker could use, before any client comes.
+
+    Returns
+    -------
+    CheckpointProvider
+        What the workers will store epochs with.
 
     Raises
     ------
     ConfigError
         There is no such device or provider.
     """
-    registry.require(config.device)
+    device = registry.require(config.device)
     try:
-        open_provider(config.provider, config.state_dir)
+        return open_provider(config.provider, config.state_dir)
     except (ProviderNotFound, CheckpointError) as error:
         raise ConfigError(f"provider {config.provider!r} cannot be used: {error}") from error
+    return dataclasses.replace(config, device=device)
 
 
 def _state_lock(folder: Path) -> LifetimeLock:

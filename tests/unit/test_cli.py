@@ -108,6 +108,18 @@ def test_a_bad_environment_ends_the_process_with_code_2_and_no_traceback():
     assert "Traceback" not in done.stderr
 
 
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "epochs"
+    bind = ("--bind", "tcp://127.0.0.1:0", "--state", str(tmp_path / "state"))
+    done = run("serve", "--device", "emulated", *bind, "--provider", f"directory:{folder}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"outlast: checkpoints cannot be stored below {folder}: ")
+    assert done.stderr.count("\n") == 1
+    assert "--provider directory:FOLDER" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [(), ("serv",), ("serve", "--bin", "x"), ("serve", "extra")])
 def test_arguments_that_do_not_exist_are_exit_code_2(arguments):
     done = run(*arguments)

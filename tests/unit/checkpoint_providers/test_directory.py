@@ -25,6 +25,15 @@ SESSION = "conformance"
 MIB = 1 << 20
 
 
+def refuse_files(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Have the file system refuse every new file."""
+
+    def refuse(path: Path) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("outlast.checkpoint_providers.directory.create_file", refuse)
+
+
 @pytest.fixture
 def provider(tmp_path: Path) -> DirectoryProvider:
     return DirectoryProvider(tmp_path / "a" / "root")
@@ -48,6 +57,40 @@ def file_size_limit(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_check_makes_the_folder_and_leaves_nothing_in_it(provider: DirectoryProvider) -> None:
+    provider.check()
+    assert list(provider.root.iterdir()) == []
+
+
+def test_a_check_of_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "epochs"
+    with pytest.raises(ConfigError, match="--provider directory:FOLDER") as caught:
+        DirectoryProvider(folder).check()
+    assert f"cannot be stored below {folder}: " in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_check_refuses_a_folder_that_takes_no_file(
+    provider: DirectoryProvider, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse_files(monkeypatch, number)
+    with pytest.raises(ConfigError, match=os.strerror(number)):
+        provider.check()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_check_only_warns_of_a_full_disk_whose_epochs_can_be_read(
+    provider: DirectoryProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    refuse_files(monkeypatch, number)
+    provider.check()
+    assert os.strerror(number) in caplog.text
 
 
 def test_only_the_owner_can_read_what_is_stored(provider: DirectoryProvider) -> None:

@@ -168,6 +168,11 @@ def test_a_faulty_provider_is_as_durable_as_the_one_below(tmp_path: Path) -> Non
     assert not FaultyProvider(MemoryProvider(), []).durable
 
 
+def test_a_check_goes_to_the_provider_below(tmp_path: Path) -> None:
+    FaultyProvider(DirectoryProvider(tmp_path / "root"), []).check()
+    assert (tmp_path / "root").is_dir()
+
+
 def test_a_process_takes_its_faults_from_the_environment(tmp_path: Path) -> None:
     rules = [{"stage": "manifest", "action": "fail", "errno": "EDQUOT", "call": 1}]
     provider = open_provider(f"directory:{tmp_path}", None, {FAULTS_VARIABLE: json.dumps(rules)})
