@@ -147,6 +147,12 @@ class CheckpointCancelled(CheckpointError):
     """The save was cancelled; nothing of it was stored."""
 
 
+class KeeperError(OutlastError):
+    """The keeper of device memory refuses, or cannot be reached; `reason` is one word."""
+
+    reason: str = ""
+
+
 class ProviderNotFound(OutlastError, LookupError):
     """No checkpoint provider has this name."""
 
