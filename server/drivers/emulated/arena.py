@@ -7,6 +7,7 @@ when the module is loaded.
 
 The page map has a byte for every page; kernels look into it before each access, and only the
 engine changes it, in issue order: what was launched before a free still runs on mapped memory.
+The exception are addresses that a program reserves and maps memory to itself (`vmm`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LOCAL_WINDOW = 512 << 20  # bytes
 FRAMES = 1 << 30  # bytes for paused threads, outside the arena
 _GROWTH = 256 << 20  # bytes made accessible at a time
 
-_MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x100000, 0x4000
+_MAP_FIXED, _MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x10, 0x100000, 0x4000
 _PROT_NONE, _PROT_RW = 0, mmap.PROT_READ | mmap.PROT_WRITE
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -42,6 +43,7 @@ _libc.mmap.argtypes = [
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 ]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -197,6 +199,30 @@ class Arena:
         block = self.find(address)
         return min(size, block.address + block.size - address) if block else 0
 
+    # -- virtual memory ------------------------------------------------------
+
+    def reserve(self, size: int, alignment: int, hint: int) -> int | None:
+        """Take addresses without memory, at ``hint`` if that is free; None if there are none."""
+        if hint % alignment == 0 and self._free.take_at(hint, size):
+            return hint
+        found = self._free.take(size + alignment)
+        if found is None:
+            return None
+        address = -(-found // alignment) * alignment
+        for start, end in ((found, address), (address + size, found + size + alignment)):
+            if start < end:
+                self._free.release(start, end - start)
+        return address
+
+    def unreserve(self, address: int, size: int) -> None:
+        """Give reserved addresses back, of which none has memory."""
+        _libc.madvise(address, size, mmap.MADV_DONTNEED)  # free memory holds zeros
+        self._free.release(address, size)
+
+    def show(self, address: int, size: int, accessible: bool) -> None:
+        """Let kernels use reserved addresses from now on, or not; also those that run."""
+        ctypes.memset(self._entry(address), int(accessible), size // PAGE)
+
     def close(self) -> None:
         """Give the addresses back; the engine must have ended."""
         for address, size in (
@@ -227,6 +253,20 @@ class Arena:
 def _protect(address: int, size: int) -> bool:
     """Make a range readable and writable; False if the system refuses."""
     return bool(_libc.mprotect(address, size, _PROT_RW) == 0)
+
+
+def map_fixed(address: int, size: int, flags: int, descriptor: int = -1) -> None:
+    """Map a file or fresh zeros over addresses that are ours already.
+
+    Raises
+    ------
+    OSError
+        The system refuses; what was there may be gone.
+    """
+    flags |= _MAP_FIXED | _MAP_NORESERVE
+    if _libc.mmap(address, size, _PROT_RW, flags, descriptor, 0) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def _map(size: int, protection: int, at: int | None = None) -> int:

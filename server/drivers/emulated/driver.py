@@ -9,7 +9,6 @@ import numpy as np
 from outlast.server.drivers.base import DeviceInfo, Driver, Fault, ModuleInfo, Region
 from outlast.server.drivers.emulated.devices import DeviceCalls
 from outlast.server.drivers.emulated.launch import LaunchCalls
-from outlast.server.drivers.emulated.memory_calls import MemoryCalls
 from outlast.server.drivers.emulated.results import (
     INVALID_DEVICE,
     INVALID_VALUE,
@@ -17,9 +16,10 @@ from outlast.server.drivers.emulated.results import (
     Refusal,
 )
 from outlast.server.drivers.emulated.streams import EventCalls, StreamCalls
+from outlast.server.drivers.emulated.vmm_calls import VmmCalls
 
 
-class EmulatedDriver(DeviceCalls, LaunchCalls, MemoryCalls, StreamCalls, EventCalls, Driver):
+class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls, Driver):
     """A CUDA device that runs PTX on the CPU, deterministically.
 
     Parameters

@@ -40,6 +40,7 @@ from outlast.server.drivers.emulated.results import (
     Refusal,
     number,
 )
+from outlast.server.drivers.emulated.vmm import Memories, Physical, Reservation
 
 DEFAULT_MEMORY = 4 << 30  # bytes
 FAULT = CONTROL["fault"]
@@ -83,6 +84,9 @@ class DriverState:
         self._events: HandleTable[Event] = HandleTable(0x200_0000)
         self._modules: HandleTable[LoadedModule] = HandleTable(0x300_0000)
         self._functions: HandleTable[Function] = HandleTable(0x400_0000)
+        self._memories: HandleTable[Physical] = HandleTable(0x500_0000)
+        self._files = Memories()
+        self._reservations: dict[int, Reservation] = {}
         self._kernel_names: list[str] = []
         self._compiling = threading.Lock()
         self._current = Currency()
@@ -115,6 +119,7 @@ class DriverState:
         """End the engine and give the memory back, once."""
         ended = self.engine.close()
         if ended:
+            self._files.close()
             while self._devices:
                 self._devices.pop().arena.close()
         return ended
