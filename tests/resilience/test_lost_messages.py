@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.broken_link import BrokenLink, Fate, LoseOnce, Way
+from helpers.broken_link import BrokenLink, LoseOnce, Way
 from helpers.kernels import Counter, begin, check
 from helpers.links import driving
 from helpers.server_process import ServerProcess
 
 from outlast.session.schema import Kind
 from outlast.shim import driver
-
-#: Drops in the random test.
-DROPS = 120
 
 Arm = Callable[[], LoseOnce]
 
@@ -118,32 +114,6 @@ def test_the_end_of_a_stream_with_a_lost_message_is_no_error(lose: Arm) -> None:
     check(driver.cuCtxSynchronize())
     assert lost.lost.is_set()
     assert int(driver.cuStreamSynchronize(stream)[0]) == 400  # CUDA_ERROR_INVALID_HANDLE
-
-
-@pytest.mark.slow
-def test_hundreds_of_random_losses_count_right(proxy: BrokenLink, tmp_path: Path) -> None:
-    """C3: the final counter equals the number of successful launches."""
-    dice = random.Random(7)
-    drops = 0
-
-    def lose_some(way: Way, kind: Kind | None) -> Fate:
-        nonlocal drops
-        if kind is None or dice.random() > 0.15:
-            return Fate.PASS
-        drops += 1
-        return Fate.LOSE
-
-    with driving(proxy.endpoint, tmp_path, relay=True) as link:
-        begin()
-        counter = Counter()
-        launches = 0
-        proxy.rule = lose_some
-        while drops < DROPS:
-            for _ in range(dice.randrange(1, 100)):
-                counter.increment()
-                launches += 1
-            assert counter.value() == launches
-        assert link.reconnects > DROPS / 4
 
 
 def test_a_reply_right_behind_the_attachment_is_not_lost(proxy: BrokenLink, tmp_path: Path) -> None:
