@@ -35,6 +35,7 @@ def serve(config: ServeConfig) -> int:
         state folder.
     """
     signal_fd = _signal_descriptor()
+    config = dataclasses.replace(config, device=registry.require(config.device))
     provider = _check_plugins(config)
     lock = _state_lock(config.state_dir)
     # A server that has just been killed gives the lock back within moments.
@@ -54,7 +55,7 @@ def serve(config: ServeConfig) -> int:
 
 
 def _check_plugins(config: ServeConfig) -> CheckpointProvider:
-    """Refuse a device or provider that no worker could use, before any client comes.
+    """Refuse a provider that no worker could use, before any client comes.
 
     Returns
     -------
@@ -64,14 +65,12 @@ def _check_plugins(config: ServeConfig) -> CheckpointProvider:
     Raises
     ------
     ConfigError
-        There is no such device or provider.
+        There is no such provider, or it cannot be used.
     """
-    device = registry.require(config.device)
     try:
         return open_provider(config.provider, config.state_dir)
     except (ProviderNotFound, CheckpointError) as error:
         raise ConfigError(f"provider {config.provider!r} cannot be used: {error}") from error
-    return dataclasses.replace(config, device=device)
 
 
 def _state_lock(folder: Path) -> LifetimeLock:

@@ -77,7 +77,7 @@ class SessionTable:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool = WorkerPool()
+        self.pool = WorkerPool(fixed_addresses=gateway.config.device == "cuda")
         self._entries: dict[str, SessionEntry] = {}
 
     def entry(self, session_id: str) -> SessionEntry:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from outlast.errors import OutlastError, RestoreFailed, by_code
 from outlast.server.channel import Json, channel_pair
 from outlast.server.flow import Resume, Step
+from outlast.server.layout import fixed_layout
 from outlast.session.schema import Op
 
 log = logging.getLogger(__name__)
@@ -36,19 +37,24 @@ DIVERGED = 75  # EX_TEMPFAIL
 class WorkerProcess:
     """One worker process; idle until it is given a session.
 
+    Parameters
+    ----------
+    fixed_addresses : bool
+        The system lays its memory out as it does every other worker's.
+
     Raises
     ------
     RestoreFailed
         The system gives no process, descriptor or memory for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fixed_addresses: bool = False) -> None:
         with ExitStack() as undo:
             try:
                 self.channel, theirs = channel_pair()
                 undo.callback(self.channel.close)
                 with _closed_after(theirs):
-                    self._page, self.process = _spawn(theirs)
+                    self._page, self.process = _spawn(theirs, fixed_addresses)
             except OSError as error:
                 raise RestoreFailed(f"no worker process can be started: {error}") from error
             undo.pop_all()
@@ -173,7 +179,9 @@ def _closed_after(fd: int) -> Iterator[None]:
         os.close(fd)
 
 
-def _spawn(channel: int) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
+def _spawn(
+    channel: int, fixed_addresses: bool = False
+) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
     """Start the process with its end of the channel and the shared page."""
     fd = os.memfd_create("outlast-issued", os.MFD_CLOEXEC)
     with _closed_after(fd):
@@ -181,7 +189,8 @@ def _spawn(channel: int) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
         page = mmap.mmap(fd, mmap.PAGESIZE)
         command = [sys.executable, "-m", "outlast.server.worker"]
         command += ["--channel", str(channel), "--issued", str(fd)]
-        with _group_signals_held():
+        layout = fixed_layout() if fixed_addresses else nullcontext()
+        with _group_signals_held(), layout:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
     return page, process
 
@@ -212,7 +221,8 @@ def _error(message: Json) -> OutlastError | None:
 class WorkerPool:
     """Keeps one idle worker ready, so that a session does not wait for a process to start."""
 
-    def __init__(self) -> None:
+    def __init__(self, fixed_addresses: bool = False) -> None:
+        self._fixed_addresses = fixed_addresses
         self._spare: WorkerProcess | None = None
 
     def warm(self) -> None:
@@ -220,7 +230,7 @@ class WorkerPool:
         if self._spare is not None:
             return
         try:
-            self._spare = WorkerProcess()
+            self._spare = WorkerProcess(self._fixed_addresses)
         except RestoreFailed as error:
             log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
 
@@ -231,7 +241,7 @@ class WorkerPool:
             if worker.process.poll() is None:
                 return worker
             worker.close()
-        return WorkerProcess()
+        return WorkerProcess(self._fixed_addresses)
 
     def close(self) -> None:
         """End the spare worker."""

@@ -14,23 +14,37 @@ def get_driver(name: str = "auto", **options: Any) -> Driver:
     Raises
     ------
     ConfigError
-        This version has no such device.
+        There is no such device here.
     """
-    require(name)
+    if name == "cuda":
+        # The worker that wants it finds out for itself what is missing.
+        from outlast.server.drivers.cuda import CudaDriver
+
+        return CudaDriver(**options)
+    if require(name) == "cuda":
+        return get_driver("cuda", **options)
     from outlast.server.drivers.emulated import EmulatedDriver
 
     return EmulatedDriver(**options)
 
 
-def require(name: str) -> None:
-    """Check that there is a device called ``name`` without loading it.
+def require(name: str) -> str:
+    """Return the name of the device that ``name`` means, without loading it.
+
+    ``auto`` is ``cuda`` where CUDA finds a GPU, else ``emulated``.
 
     Raises
     ------
     ConfigError
-        This version has no such device.
+        There is no such device here.
     """
-    if name == "cuda":
-        raise ConfigError("this version has only the emulated device; use --device emulated")
-    if name not in ("auto", "emulated"):
+    if name == "emulated":
+        return name
+    if name not in ("auto", "cuda"):
         raise ConfigError(f"unknown device {name!r}; known are auto, cuda and emulated")
+    from outlast.server.drivers import probe
+
+    lack = probe.missing()
+    if lack and name == "cuda":
+        raise ConfigError(f"there is no cuda device: {lack}; --device emulated needs no GPU")
+    return "emulated" if lack else "cuda"

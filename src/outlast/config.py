@@ -81,7 +81,7 @@ class ServeConfig:
     device: str = setting(
         values.choice("auto", "cuda", "emulated"),
         "auto",
-        "Device behind the workers. This version has the emulated one, and auto means it.",
+        "Device behind the workers; auto takes a GPU where CUDA finds one, else the emulated one.",
         env="OUTLAST_DEVICE",
         flag="--device",
         metavar="auto|cuda|emulated",

@@ -1,0 +1,5 @@
+"""The cuda device: an NVIDIA GPU through `cuda.bindings.driver`."""
+
+from outlast.server.drivers.cuda.driver import CudaDriver
+
+__all__ = ["CudaDriver"]

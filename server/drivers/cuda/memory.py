@@ -1,0 +1,194 @@
+"""Calls about device memory: allocation, copies, filling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from outlast.server.drivers.cuda.contexts import EventCalls
+from outlast.server.drivers.cuda.objects import (
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    OUT_OF_MEMORY,
+    Context,
+    Stream,
+)
+from outlast.server.drivers.cuda.staging import CHUNK, SMALL
+
+
+class MemoryCalls(EventCalls):
+    """Allocation, copies and filling."""
+
+    def cuMemAlloc(self, bytesize: int) -> tuple[int, int]:
+        """Allocate device memory; the arena chooses the address."""
+        context = self._current
+        if context is None:
+            return INVALID_CONTEXT, 0
+        return self._allocate(context, bytesize, None)
+
+    def allocate_at(self, device: int, address: int, size: int) -> int:
+        """Allocate exactly at ``address``, in the current context or the primary one."""
+        found = self._device(device)
+        if found is None:
+            return INVALID_DEVICE
+        context = self._current
+        if context is None or context.device is not found:
+            context = self._open(found)
+        return self._allocate(context, size, address)[0]
+
+    def _allocate(self, context: Context, size: int, at: int | None) -> tuple[int, int]:
+        if size <= 0:
+            return INVALID_VALUE, 0
+        error, address = context.device.arena.allocate(size, at)
+        if error:
+            return self.failed(error), 0
+        context.memory.add(address)
+        return 0, address
+
+    def cuMemFree(self, dptr: int) -> tuple[int]:
+        """Free an allocation; work issued before may still use it."""
+        for context in self._contexts.values():
+            if dptr in context.memory:
+                context.memory.discard(dptr)
+                return (context.device.arena.release(dptr),)
+        return (INVALID_VALUE if dptr else 0,)
+
+    def cuMemGetInfo(self) -> tuple[int, int, int]:
+        """Return free and total bytes; chunks that are mapped but empty count as free."""
+        context = self._current
+        if context is None:
+            return INVALID_CONTEXT, 0, 0
+        error, free, total = self.cuda.cuMemGetInfo()
+        if error:
+            return self.failed(int(error)), 0, 0
+        return 0, int(free) + context.device.arena.reclaimable, int(total)
+
+    def cuMemGetAddressRange(self, dptr: int) -> tuple[int, int, int]:
+        """Return base and size of the allocation that holds an address."""
+        for device in self._devices:
+            block = device.arena.find(dptr)
+            if block is not None:
+                return 0, block.address, block.size
+        return INVALID_VALUE, 0, 0
+
+    # -- filling and moving --------------------------------------------------------------------
+
+    def cuMemsetD8Async(self, dstDevice: int, uc: int, N: int, hStream: int = 0) -> tuple[int]:
+        """Fill bytes."""
+        return self._fill(self.cuda.cuMemsetD8Async, dstDevice, uc, N, hStream)
+
+    def cuMemsetD16Async(self, dstDevice: int, us: int, N: int, hStream: int = 0) -> tuple[int]:
+        """Fill 16-bit values."""
+        return self._fill(self.cuda.cuMemsetD16Async, dstDevice, us, N, hStream)
+
+    def cuMemsetD32Async(self, dstDevice: int, ui: int, N: int, hStream: int = 0) -> tuple[int]:
+        """Fill 32-bit values."""
+        return self._fill(self.cuda.cuMemsetD32Async, dstDevice, ui, N, hStream)
+
+    def _fill(self, fill: Any, target: int, value: int, count: int, handle: int) -> tuple[int]:
+        stream = self._streams.get(handle)
+        if stream is None:
+            return (INVALID_HANDLE,)
+        self.timeline.begin(stream)
+        return (self._issued(stream, fill(target, value, count, stream.raw)[0]),)
+
+    def cuMemcpyDtoDAsync(
+        self, dstDevice: int, srcDevice: int, ByteCount: int, hStream: int = 0
+    ) -> tuple[int]:
+        """Copy between device addresses."""
+        stream = self._streams.get(hStream)
+        if stream is None:
+            return (INVALID_HANDLE,)
+        self.timeline.begin(stream)
+        error = self.cuda.cuMemcpyDtoDAsync(dstDevice, srcDevice, ByteCount, stream.raw)[0]
+        return (self._issued(stream, error),)
+
+    def _issued(self, stream: Stream, error: Any) -> int:
+        """Note what was just issued, or its failure."""
+        if error:
+            return self.failed(int(error))
+        self._work_tag = self.tag
+        self.timeline.issued(stream)
+        return 0
+
+    # -- to and from the host ------------------------------------------------------------------
+
+    def enqueue_write(self, address: int, data: bytes | memoryview, stream: int) -> int:
+        """Enqueue a copy of ``data`` to the device; in the legacy stream all later work waits."""
+        found = self._streams.get(stream)
+        if found is None:
+            return INVALID_HANDLE
+        self.timeline.begin(found)
+        code = 0
+        size = len(data)
+        try:
+            if size <= SMALL:
+                code = self._write_small(found, address, data, size) if size else 0
+            else:
+                view = memoryview(data)
+                for start in range(0, size, CHUNK):
+                    code = code or self._write_chunk(
+                        found, address + start, view[start : start + CHUNK]
+                    )
+        except MemoryError:
+            return OUT_OF_MEMORY
+        if not code and size and found is found.context.legacy:
+            # The program may use the data anywhere from now on, as after any synchronous copy.
+            mark = found.mark if not found.dirty else None
+            self.timeline.gate(mark or self.timeline.mark(found))
+        return code
+
+    def _write_small(self, stream: Stream, address: int, data: Any, size: int) -> int:
+        chunk, offset = self.staging.place(stream, size)
+        chunk.view[offset : offset + size] = data
+        error = self.cuda.cuMemcpyHtoDAsync(address, chunk.address + offset, size, stream.raw)[0]
+        return self._issued(stream, error)
+
+    def _write_chunk(self, stream: Stream, address: int, data: memoryview) -> int:
+        chunk = self.staging.take()
+        size = len(data)
+        chunk.view[:size] = data
+        error = self.cuda.cuMemcpyHtoDAsync(address, chunk.address, size, stream.raw)[0]
+        code = self._issued(stream, error)
+        self.staging.lend(chunk, self.timeline.mark(stream))
+        return code
+
+    def enqueue_read(self, address: int, size: int, stream: int) -> tuple[int, memoryview]:
+        """Enqueue a copy of device bytes into a fresh host buffer."""
+        found = self._streams.get(stream)
+        if found is None:
+            return INVALID_HANDLE, memoryview(b"")
+        if not size:
+            return 0, memoryview(b"")
+        self.timeline.begin(found)
+        try:
+            if size <= SMALL or size > CHUNK:
+                return self._read_copied(found, address, size)
+            chunk = self.staging.take()
+        except MemoryError:
+            return OUT_OF_MEMORY, memoryview(b"")
+        code = self._read_into(found, address, chunk.address, size)
+        mark = self.timeline.mark(found)
+        return code, self.staging.reader(chunk, size, mark)
+
+    def _read_copied(self, stream: Stream, address: int, size: int) -> tuple[int, memoryview]:
+        """Read through shared chunks into memory of its own."""
+        target = np.empty(size, np.uint8).data
+        for start in range(0, size, SMALL):
+            length = min(SMALL, size - start)
+            chunk, offset = self.staging.place(stream, length)
+            code = self._read_into(stream, address + start, chunk.address + offset, length)
+            if code:
+                return code, target
+            # The data goes on to its target when this mark is seen to be passed.
+            mark = self.timeline.mark(stream)
+            source = chunk.view[offset : offset + length]
+            stream.landings.append((mark.number, source, target[start : start + length]))
+        return 0, target
+
+    def _read_into(self, stream: Stream, address: int, target: int, size: int) -> int:
+        error = self.cuda.cuMemcpyDtoHAsync(target, address, size, stream.raw)[0]
+        return self._issued(stream, error)

@@ -1,0 +1,215 @@
+"""Calls about modules, functions and launches."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from outlast.server.drivers.base import FunctionInfo, GlobalInfo, ModuleInfo, ParameterInfo
+from outlast.server.drivers.cuda.memory import MemoryCalls
+from outlast.server.drivers.cuda.objects import (
+    INVALID_CONTEXT,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_FOUND,
+    OUT_OF_MEMORY,
+    Function,
+    Module,
+)
+from outlast.server.drivers.cuda.symbols import variable_names
+
+
+class ModuleCalls(MemoryCalls):
+    """Loading, looking up, unloading, launching."""
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
+        """Load PTX text, a cubin or a fatbin into the current context."""
+        context = self._current
+        if context is None:
+            return INVALID_CONTEXT, 0
+        self._unload()
+        error, raw = self.cuda.cuModuleLoadData(bytes(image))
+        if error:
+            return self.failed(int(error)), 0
+        functions = self._functions_of(raw)
+        variables = []
+        for name in variable_names(image):
+            error, address, size = self.cuda.cuModuleGetGlobal(raw, name.encode())
+            if not error and size:
+                variables.append(GlobalInfo(name, int(address), int(size)))
+        for handle, function in functions.items():
+            self._functions[handle] = function
+        module = Module(
+            raw,
+            context,
+            list(functions),
+            tuple(f.info for f in functions.values()),
+            tuple(variables),
+        )
+        self._modules[int(raw)] = module
+        context.modules.add(int(raw))
+        return 0, int(raw)
+
+    def load_module_at(self, image: bytes, addresses: dict[str, int]) -> tuple[int, int]:
+        """Load an image; its variables must come to lie where they did before."""
+        error, handle = self.cuModuleLoadData(image)
+        if error:
+            return error, 0
+        if {g.name: g.address for g in self._modules[handle].globals} != addresses:
+            self.cuModuleUnload(handle)
+            return OUT_OF_MEMORY, 0
+        return 0, handle
+
+    def cuModuleUnload(self, hmod: int) -> tuple[int]:
+        """Unload a module; work that was issued before still runs its code."""
+        if hmod not in self._modules:
+            return (INVALID_HANDLE,)
+        return (self._drop_module(hmod),)
+
+    def _drop_module(self, handle: int) -> int:
+        module = self._modules.pop(handle)
+        module.context.modules.discard(handle)
+        for function in module.functions:
+            self._functions.pop(function, None)
+        # Unloading waits for the device; the executor must not.
+        self._leaving.append((self.timeline.fence(), module.raw))
+        return self._unload()
+
+    def _unload(self) -> int:
+        """Unload the modules whose code cannot be running any more."""
+        code = 0
+        left = []
+        for ticket, raw in self._leaving:
+            if self.timeline.done(ticket):
+                code = code or self._result(self.cuda.cuModuleUnload(raw))
+            else:
+                left.append((ticket, raw))
+        self._leaving = left
+        return code
+
+    def module_info(self, module: int) -> ModuleInfo:
+        """Return what a module offers.
+
+        Raises
+        ------
+        KeyError
+            No module has this handle.
+        """
+        found = self._modules[module]
+        return ModuleInfo(found.infos, found.globals)
+
+    def cuModuleGetFunction(self, hmod: int, name: bytes) -> tuple[int, int]:
+        """Return a kernel by name."""
+        module = self._modules.get(hmod)
+        if module is None:
+            return INVALID_HANDLE, 0
+        text = name.decode(errors="replace")
+        for handle in module.functions:
+            if self._functions[handle].info.name == text:
+                return 0, handle
+        return NOT_FOUND, 0
+
+    def cuFuncSetAttribute(self, hfunc: int, attrib: int, value: int) -> tuple[int]:
+        """Set an attribute of a kernel."""
+        function = self._functions.get(hfunc)
+        if function is None:
+            return (INVALID_HANDLE,)
+        try:
+            attribute = self.cuda.CUfunction_attribute(attrib)
+        except ValueError:
+            return (INVALID_VALUE,)
+        return (self._result(self.cuda.cuFuncSetAttribute(function.raw, attribute, value)),)
+
+    # -- launching -----------------------------------------------------------------------------
+
+    def launch_packed(
+        self,
+        function: int,
+        stream: int,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        block_x: int,
+        block_y: int,
+        block_z: int,
+        shared: int,
+        parameters: bytes | memoryview,
+    ) -> int:
+        """Launch a kernel with its packed parameters: the hottest call."""
+        kernel = self._functions.get(function)
+        target = self._streams.get(stream)
+        if kernel is None or target is None:
+            return INVALID_HANDLE
+        timeline = self.timeline
+        if target.epoch != timeline.epoch:
+            timeline.attend(target)
+        size = kernel.size
+        if len(parameters) != size:
+            if len(parameters) < size:
+                return INVALID_VALUE
+            parameters = parameters[:size]
+        if size:
+            # CUDA takes the parameters before it returns, so one buffer does.
+            kernel.buffer[:] = parameters
+        error = self._launch_kernel(
+            kernel.raw,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared,
+            target.raw,
+            kernel.pointers,
+            0,
+        )[0]
+        if error:
+            return self.failed(int(error))
+        self._work_tag = self.tag
+        if not target.dirty:
+            timeline.issued(target)
+        return 0
+
+    # -- describing ----------------------------------------------------------------------------
+
+    def _functions_of(self, module: Any) -> dict[int, Function]:
+        cuda = self.cuda
+        error, count = cuda.cuModuleGetFunctionCount(module)
+        if error or not count:
+            return {}
+        error, found = cuda.cuModuleEnumerateFunctions(count, module)
+        if error:
+            return {}
+        # Asking loads a function: always in the same order, so that all comes to lie alike.
+        named = sorted((bytes(cuda.cuFuncGetName(raw)[1]), int(raw), raw) for raw in found)
+        return {handle: self._describe(name, raw) for name, handle, raw in named}
+
+    def _describe(self, name: bytes, raw: Any) -> Function:
+        cuda = self.cuda
+        parameters: list[ParameterInfo] = []
+        while True:
+            error, offset, size = cuda.cuFuncGetParamInfo(raw, len(parameters))
+            if error:
+                break
+            parameters.append(ParameterInfo(int(offset), int(size)))
+        attributes = {}
+        for attribute in cuda.CUfunction_attribute:
+            if attribute.name.endswith("_MAX"):
+                continue
+            error, value = cuda.cuFuncGetAttribute(attribute, raw)
+            if not error:
+                attributes[int(attribute)] = int(value)
+        length = max((p.offset + p.size for p in parameters), default=0)
+        info = FunctionInfo(name.decode(errors="replace"), tuple(parameters), attributes)
+        buffer = (ctypes.c_uint8 * max(length, 1))()
+        base = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * len(parameters))(*(base + p.offset for p in parameters))
+        return Function(
+            raw,
+            info,
+            length,
+            memoryview(buffer).cast("B")[:length],
+            ctypes.addressof(pointers) if parameters else 0,
+            (buffer, pointers),
+        )

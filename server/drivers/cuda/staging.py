@@ -1,0 +1,169 @@
+"""Pinned host memory that copies go through: chunks of 1 MiB, lent and taken back.
+
+A large copy has a chunk of its own; small ones of one stream share one. A chunk comes back
+once the device has passed the last copy through it. Large reads are answered with the
+chunk's own memory, which comes back when nobody holds it any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from outlast.server.drivers.cuda.objects import Mark, Stream
+
+CHUNK = 1 << 20  # bytes
+#: Copies of at most this size share a chunk.
+SMALL = 64 << 10  # bytes
+_ALIGNMENT = 256  # bytes
+#: Chunks in one registration, how many registrations there are at first and at most.
+BLOCK = 16
+FIRST_BLOCKS = 4
+MOST_BLOCKS = 16
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
+
+
+class Chunk:
+    """A megabyte of pinned memory."""
+
+    __slots__ = ("address", "used", "view")
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.view = pinned_view(address, CHUNK)
+        #: Bytes that small copies have taken.
+        self.used = 0
+
+
+class Staging:
+    """The chunks of one worker.
+
+    Parameters
+    ----------
+    cuda : Any
+        `cuda.bindings.driver`; a context is current.
+    mark : callable
+        Marks the place where a stream is now.
+    finished : callable
+        Tells whether a mark is passed.
+    """
+
+    def __init__(
+        self, cuda: Any, mark: Callable[[Stream], Mark], finished: Callable[[Mark], bool]
+    ) -> None:
+        self._cuda = cuda
+        self._mark = mark
+        self._finished = finished
+        self._free: list[Chunk] = []
+        #: Lent until the mark is passed.
+        self._lent: deque[tuple[Mark, Chunk]] = deque()
+        self._blocks: list[int] = []
+        self._readers: dict[int, Any] = {}
+        for _ in range(FIRST_BLOCKS):
+            self._grow()
+
+    def place(self, stream: Stream, size: int) -> tuple[Chunk, int]:
+        """Return room for a small copy in ``stream``: a chunk that stays the stream's, and where.
+
+        Raises
+        ------
+        MemoryError
+            There is no pinned memory left.
+        """
+        chunk: Chunk | None = stream.chunk
+        if chunk is not None and chunk.used + size <= CHUNK:
+            offset = chunk.used
+        else:
+            self.release(stream)
+            chunk = stream.chunk = self.take()
+            offset = 0
+        chunk.used = offset + size + (-size % _ALIGNMENT)
+        return chunk, offset
+
+    def release(self, stream: Stream) -> None:
+        """Take back the chunk that a stream's small copies share, once they are over."""
+        chunk, stream.chunk = stream.chunk, None
+        if chunk is None:
+            return
+        mark = self._mark(stream) if stream.dirty else stream.mark
+        if mark is None or mark.done:
+            self._give(chunk)
+        else:
+            self.lend(chunk, mark)
+
+    def take(self) -> Chunk:
+        """Return an unused chunk; it waits for one if there can be no more memory.
+
+        Raises
+        ------
+        MemoryError
+            All memory is held by replies.
+        """
+        if not self._free:
+            self._collect()
+        if not self._free and len(self._blocks) < MOST_BLOCKS:
+            self._grow()
+        while not self._free:
+            if not self._lent:
+                raise MemoryError("all staging memory is in use")
+            mark, _ = self._lent[0]
+            self._cuda.cuEventSynchronize(mark.raw)
+            self._collect()
+        return self._free.pop()
+
+    def lend(self, chunk: Chunk, mark: Mark) -> None:
+        """Let a chunk come back once ``mark`` is passed."""
+        self._lent.append((mark, chunk))
+
+    def reader(self, chunk: Chunk, size: int, mark: Mark) -> memoryview:
+        """Return a view of a chunk that holds it: it comes back when the view is gone."""
+        array = np.frombuffer(chunk.view, np.uint8, size)
+        key = id(array)
+
+        def gone(_: object) -> None:
+            self._readers.pop(key, None)
+            self._lent.append((mark, chunk))
+
+        self._readers[key] = weakref.ref(array, gone)
+        return array.data
+
+    def close(self) -> None:
+        """Give the memory back; what views still hold stays to the end of the process."""
+        self._collect()
+        if self._lent or self._readers:
+            return
+        self._free.clear()
+        while self._blocks:
+            self._cuda.cuMemFreeHost(self._blocks.pop())
+
+    def _collect(self) -> None:
+        for _ in range(len(self._lent)):
+            mark, chunk = self._lent.popleft()
+            if self._finished(mark):
+                self._give(chunk)
+            else:
+                self._lent.append((mark, chunk))
+
+    def _give(self, chunk: Chunk) -> None:
+        chunk.used = 0
+        self._free.append(chunk)
+
+    def _grow(self) -> None:
+        error, address = self._cuda.cuMemHostAlloc(BLOCK * CHUNK, _PORTABLE)
+        if error:
+            if not self._blocks:
+                raise MemoryError(f"no pinned memory: error {int(error)}")
+            return
+        base = int(address)
+        self._blocks.append(base)
+        self._free += [Chunk(base + i * CHUNK) for i in reversed(range(BLOCK))]
+
+
+def pinned_view(address: int, size: int) -> memoryview:
+    """Return host memory that CUDA allocated, as bytes."""
+    return memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")

@@ -1,0 +1,219 @@
+"""What all calls of the cuda device share: devices, contexts, look-up, faults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from outlast.cuda_types import CUresult
+from outlast.errors import ConfigError, RestoreFailed
+from outlast.server.drivers.arena import Arena
+from outlast.server.drivers.base import Fault
+from outlast.server.drivers.cuda.objects import (
+    LEGACY,
+    PER_THREAD,
+    Context,
+    Device,
+    Event,
+    Function,
+    Module,
+    Stream,
+)
+from outlast.server.drivers.cuda.properties import ARENA_SIZE, BASE, read_device
+from outlast.server.drivers.cuda.staging import Staging
+from outlast.server.drivers.cuda.timeline import AHEAD, PLAIN, Timeline
+from outlast.server.drivers.cuda.transfer import Transfer
+from outlast.server.drivers.cuda.watchers import Watchers
+from outlast.session.cuda import is_sticky
+
+
+class DriverState:
+    """Devices and tables of one worker.
+
+    Parameters
+    ----------
+    cuda : Any, optional
+        Module with the functions of `cuda.bindings.driver`; that one by default.
+    base, arena_size
+        Addresses of the first device's memory, and how many each device gets.
+    """
+
+    tag: int
+
+    def __init__(self, *, cuda: Any = None, base: int = BASE, arena_size: int = ARENA_SIZE) -> None:
+        self.cuda = cuda = _bindings() if cuda is None else cuda
+        self._launch_kernel = cuda.cuLaunchKernel
+        self._fault: Fault | None = None
+        #: Tag of the newest call that gave the device work.
+        self._work_tag = 0
+        self._contexts: dict[int, Context] = {}
+        self._current: Context | None = None
+        #: Streams by handle; the special ones are those of the current context.
+        self._streams: dict[int, Stream] = {}
+        self._events: dict[int, Event] = {}
+        self._functions: dict[int, Function] = {}
+        self._modules: dict[int, Module] = {}
+        #: Modules that go when the work that may run their code is done: (ticket, module).
+        self._leaving: list[tuple[int, Any]] = []
+        self._next_event = 0
+        self.timeline = Timeline(cuda, self.failed, self._contexts.values)
+        self._watchers = Watchers(cuda)
+        self._staging: Staging | None = None
+        self._transfers: dict[int, Transfer] = {}
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._blocked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._devices = self._find_devices(base, arena_size)
+        except BaseException:
+            os.close(self._descriptor)
+            os.close(self._blocked)
+            raise
+
+    def _find_devices(self, base: int, arena_size: int) -> list[Device]:
+        cuda = self.cuda
+        error = cuda.cuInit(0)[0]
+        if error:
+            raise ConfigError(f"CUDA cannot be initialised: {result_name(int(error))}")
+        error, count = cuda.cuDeviceGetCount()
+        if error or not count:
+            raise ConfigError("CUDA finds no device")
+        found = []
+        for ordinal in range(int(count)):
+            info = read_device(cuda, ordinal, base=base, arena_size=arena_size)
+            # Before anything else can take its addresses; this needs no context.
+            arena = Arena(
+                cuda, ordinal, base=info.arena_base, size=arena_size, fences=_Fences(self)
+            )
+            found.append(Device(info, arena))
+        return found
+
+    # -- contexts ------------------------------------------------------------------------------
+
+    def _open(self, device: Device) -> Context:
+        """Return a device's primary context, made at its first use and kept to the end.
+
+        Raises
+        ------
+        RestoreFailed
+            The device gives no context.
+        """
+        if device.primary is None:
+            error, raw = self.cuda.cuDevicePrimaryCtxRetain(device.info.ordinal)
+            if error:
+                self.failed(int(error))
+                raise RestoreFailed(
+                    f"device {device.info.ordinal} gives no context: {result_name(int(error))}"
+                )
+            device.primary = self._add_context(int(raw), device)
+        return device.primary
+
+    def _add_context(self, handle: int, device: Device) -> Context:
+        """Enter a context that CUDA made, with what this driver needs in it."""
+        context = Context(handle, device)
+        raw = self.cuda.CUstream
+        context.legacy = Stream(0, raw(0), context)
+        context.per_thread = Stream(PER_THREAD, raw(PER_THREAD), context)
+        self._contexts[handle] = context
+        self.timeline.stock(context, PLAIN, AHEAD)
+        if self._staging is None:
+            with self.within(context):
+                self._staging = Staging(self.cuda, self.timeline.mark, self.timeline.finished)
+        return context
+
+    @contextmanager
+    def within(self, context: Context) -> Iterator[None]:
+        """Make a context current for a moment."""
+        self.cuda.cuCtxPushCurrent(context.handle)
+        try:
+            yield
+        finally:
+            self.cuda.cuCtxPopCurrent()
+
+    def _make_current(self, context: Context | None) -> int:
+        error = self.cuda.cuCtxSetCurrent(context.handle if context is not None else 0)[0]
+        if error:
+            return self.failed(int(error))
+        self._current = context
+        for handle in LEGACY:
+            if context is None:
+                self._streams.pop(handle, None)
+            else:
+                self._streams[handle] = context.legacy
+        if context is None:
+            self._streams.pop(PER_THREAD, None)
+        else:
+            self._streams[PER_THREAD] = context.per_thread
+        return 0
+
+    def _device(self, ordinal: int) -> Device | None:
+        return self._devices[ordinal] if 0 <= ordinal < len(self._devices) else None
+
+    @property
+    def staging(self) -> Staging:
+        """The pinned memory that copies go through; there is a context."""
+        assert self._staging is not None
+        return self._staging
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def failed(self, error: int) -> int:
+        """Take in a result that is no success; return it.
+
+        The device tells only that something before has failed. So the fault's tag is that of
+        the newest call which had given it work by then: exact where each call is waited for.
+        """
+        if self._fault is None and is_sticky(error):
+            reason = f"{result_name(error)}, noticed after call {self._work_tag}"
+            self._fault = Fault(error, self._work_tag, reason)
+        return error
+
+    def fault(self) -> Fault | None:
+        """Return what poisoned the contexts, if anything has."""
+        return self._fault
+
+
+class _Fences:
+    """The timeline as an arena sees it."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def fence(self) -> int:
+        fence: int = self._state.timeline.fence()
+        return fence
+
+    def done(self, fence: int) -> bool:
+        done: bool = self._state.timeline.done(fence)
+        return done
+
+    def wait(self, fence: int, timeout: float) -> bool:
+        done: bool = self._state.wait(fence, timeout)
+        return done
+
+    def order_after(self, fence: int) -> None:
+        self._state.timeline.order_after(fence)
+
+
+def result_name(error: int) -> str:
+    """Return the name of a ``CUresult`` value."""
+    try:
+        return CUresult(error).name
+    except ValueError:
+        return f"CUDA error {error}"
+
+
+def _bindings() -> Any:
+    """Return `cuda.bindings.driver`.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise ConfigError(f"the cuda device needs the package cuda-python: {error}") from error
+    return driver

@@ -1,0 +1,116 @@
+"""Threads that block until the device has passed a mark, and then write a descriptor.
+
+Each sits in a call that waits without the GIL. What it waits for is an event that blocks
+instead of spinning, recorded in a stream of its own that waits for the mark: such events
+cost an interrupt, so marks themselves are not of that kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from typing import Any
+
+from outlast.server.drivers.cuda.objects import Context, Mark, Stream
+from outlast.server.drivers.cuda.timeline import PLAIN
+
+#: Most watchers a context has; streams beyond share them.
+MOST = 8
+_BLOCKING_SYNC = 1
+_NON_BLOCKING = 1
+_JOIN = 2.0  # seconds
+
+
+class _Watcher:
+    """One thread and its stream."""
+
+    def __init__(self, cuda: Any, context: Context, index: int) -> None:
+        self._cuda = cuda
+        self._context = context.handle
+        self._spare: list[Any] = []
+        cuda.cuCtxPushCurrent(self._context)
+        self._error, self._stream = cuda.cuStreamCreateWithPriority(_NON_BLOCKING, 0)
+        cuda.cuCtxPopCurrent()
+        self._queue: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"watcher-{index}", daemon=True)
+        self._thread.start()
+
+    def watch(self, mark: Mark, descriptor: int) -> int:
+        """Write ``descriptor`` once ``mark`` is passed; return a ``CUresult`` value."""
+        if self._error:
+            return int(self._error)
+        error, event = self._event()
+        error = error or self._cuda.cuStreamWaitEvent(self._stream, mark.raw, 0)[0]
+        error = error or self._cuda.cuEventRecord(event, self._stream)[0]
+        if not error:
+            self._queue.put((event, descriptor))
+        return int(error)
+
+    def _event(self) -> tuple[Any, Any]:
+        if self._spare:
+            return 0, self._spare.pop()
+        self._cuda.cuCtxPushCurrent(self._context)
+        made: tuple[Any, Any] = self._cuda.cuEventCreate(_BLOCKING_SYNC | PLAIN)
+        self._cuda.cuCtxPopCurrent()
+        return made
+
+    def close(self) -> None:
+        """End the thread once what it watches is over."""
+        self._queue.put(None)
+        self._thread.join(_JOIN)
+        if not self._thread.is_alive():
+            for event in self._spare:
+                self._cuda.cuEventDestroy(event)
+            self._cuda.cuStreamDestroy(self._stream)
+
+    def _run(self) -> None:
+        self._cuda.cuCtxSetCurrent(self._context)
+        while (item := self._queue.get()) is not None:
+            event, descriptor = item
+            # Whatever it returns, somebody has to look.
+            self._cuda.cuEventSynchronize(event)
+            announce(descriptor)
+            self._spare.append(event)
+
+
+class Watchers:
+    """The watchers of one worker, made when they are first needed."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._by_context: dict[Context, list[_Watcher]] = {}
+        self._by_stream: dict[Stream, _Watcher] = {}
+
+    def watch(self, mark: Mark, descriptor: int) -> int:
+        """Make ``descriptor`` readable once ``mark`` is passed; return a ``CUresult`` value."""
+        stream = mark.stream
+        watcher = self._by_stream.get(stream)
+        if watcher is None:
+            watchers = self._by_context.setdefault(stream.context, [])
+            if len(watchers) < MOST:
+                watchers.append(_Watcher(self._cuda, stream.context, len(watchers)))
+                watcher = watchers[-1]
+            else:
+                watcher = watchers[len(self._by_stream) % MOST]
+            self._by_stream[stream] = watcher
+        return watcher.watch(mark, descriptor)
+
+    def forget(self, stream: Stream) -> None:
+        """Let a stream that is destroyed have no watcher; the next stream gets it."""
+        self._by_stream.pop(stream, None)
+
+    def close(self, context: Context | None = None) -> None:
+        """End the watchers of a context, or all."""
+        for owner in [context] if context is not None else list(self._by_context):
+            for watcher in self._by_context.pop(owner, []):
+                watcher.close()
+            for stream in [s for s in self._by_stream if s.context is owner]:
+                del self._by_stream[stream]
+
+
+def announce(descriptor: int) -> None:
+    """Make an event descriptor readable; one that is closed meanwhile does not matter."""
+    with contextlib.suppress(OSError):
+        os.eventfd_write(descriptor, 1)
