@@ -207,6 +207,7 @@ class Executor:
 
     def answer(self, result: int, value: int = 0, data: bytes = b"") -> None:
         """Answer the call in hand."""
+        self._own_up(result)
         self.host.reply(Reply(ReplyKind.OUTCOME, self.seq, result, value, data))
 
     def wait_for(
@@ -307,6 +308,7 @@ class Executor:
             self.coming -= len(wait.data)
         if not result and wait.finish is not None:
             result, data = wait.finish()
+            self._own_up(result)
         elif not result and wait.data is not None:
             data = wait.data
         self.host.reply(Reply(wait.kind, wait.number, result, 0, data))
@@ -347,13 +349,23 @@ class Executor:
             self._one_way(op, args, data)
 
     def _late(self, result: int) -> None:
-        """Report a one-way call's failure; a sticky one poisons the context."""
+        """Report a one-way call's failure."""
         if is_sticky(result):
-            self.note_fault()
-            if self.poisoned:
-                return  # the fault names the call that caused it
+            self._own_up(result)
+        else:
+            self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
+
+    def _own_up(self, result: int) -> None:
+        """Report what poisoned the context, before any answer shows that something has.
+
+        So whoever has seen the answer has landed the failure too, and a replay imposes it.
+        """
+        if not result or self.poisoned or not is_sticky(result):
+            return
+        self.note_fault()
+        if not self.poisoned:  # no fault names another call
             self.poisoned = result
-        self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
+            self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
 
     def _bind(self, context: int) -> None:
         if context == self.context:
@@ -372,4 +384,5 @@ class Executor:
         answered = QUERIES[op](self, args)
         if answered is not None:
             result, data = answered
+            self._own_up(result)
             self.host.reply(Reply(ReplyKind.ANSWER, number, int(result), 0, data))

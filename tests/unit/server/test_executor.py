@@ -20,6 +20,7 @@ STREAM = HANDLE_FIRST
 RETAIN = wire.pack_record(Op.PRIMARY_RETAIN, 0)
 BIND = wire.pack_record(Op.BIND, 1, primary_context(0))
 ALLOC = wire.pack_record(Op.MEM_ALLOC, 4096)
+MEM_INFO = wire.pack_record(Op.MEM_INFO, 2)
 OUT_OF_MEMORY, INVALID_VALUE = 2, 1
 
 
@@ -151,4 +152,50 @@ def test_a_fault_between_two_looks_is_no_success(executor, monkeypatch):
     assert [(r.kind, r.result) for r in replies(executor)] == [
         (ReplyKind.DEFERRED, 700),
         (ReplyKind.ANSWER, 700),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "failed", "calls", "record", "kind"),
+    [
+        ("cuMemAlloc", (700, None), 1, ALLOC, ReplyKind.OUTCOME),
+        ("cuMemGetInfo", (700, None, None), 0, MEM_INFO, ReplyKind.ANSWER),
+    ],
+)
+def test_what_poisoned_a_context_is_reported_before_any_answer_that_shows_it(
+    executor, monkeypatch, call, failed, calls, record, kind
+):
+    def fail(*_: object) -> tuple[object, ...]:
+        monkeypatch.setattr(executor.driver, "fault", lambda: Fault(700, 1, "an access beyond"))
+        return failed
+
+    monkeypatch.setattr(executor.driver, call, fail)
+    executor.run(2, calls, 0, BIND + record, [])
+    assert [(r.kind, r.number, r.result) for r in replies(executor)] == [
+        (ReplyKind.DEFERRED, 1, 700),
+        (kind, 2, 700),
+    ]
+
+
+def test_a_time_between_events_that_shows_a_fault_comes_behind_its_cause(executor, monkeypatch):
+    def elapsed() -> tuple[int, bytes]:
+        monkeypatch.setattr(executor.driver, "fault", lambda: Fault(700, 1, "an access beyond"))
+        return 700, b""
+
+    executor.poll(0, 5, elapsed)
+    assert [(r.kind, r.number) for r in replies(executor)] == [
+        (ReplyKind.DEFERRED, 1),
+        (ReplyKind.ANSWER, 5),
+    ]
+
+
+def test_a_poisoned_context_without_a_fault_is_reported_with_the_call_that_showed_it(
+    executor, monkeypatch
+):
+    monkeypatch.setattr(executor.driver, "cuMemAlloc", lambda size: (719, None))
+    executor.run(2, 2, 0, BIND + ALLOC + ALLOC, [])
+    assert [(r.kind, r.number, r.result) for r in replies(executor)] == [
+        (ReplyKind.DEFERRED, 2, 719),
+        (ReplyKind.OUTCOME, 2, 719),
+        (ReplyKind.OUTCOME, 3, 719),
     ]
