@@ -28,7 +28,6 @@ from outlast.errors import (
     ProtocolError,
     ReplayDiverged,
     SessionFenced,
-    SessionLost,
 )
 from outlast.log import configure
 from outlast.server.adoption import Adoption
@@ -299,11 +298,8 @@ class Worker:
             if message.kind is Kind.ATTACH:
                 host.attach(peer, message)
                 self._link.heard(peer)
-                held = inventory(self._executor) if host.newcomer else {}
-                frame = host.attached(held)
-                if len(frame) > wire.MAX_HEADER:
-                    raise SessionLost("the session holds more objects than ATTACHED can list")
-                self._link.send(peer, [frame])
+                holds = inventory(self._executor) if host.newcomer else {}
+                self._link.send(peer, host.attached(holds))
                 return
             if message.kind is Kind.REFUSED:
                 return

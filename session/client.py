@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.errors import OutlastError, ProtocolError, SessionLost
-from outlast.session import layout, wire
+from outlast.session import inventory, layout, wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
-from outlast.session.pending import Pending, Query, gaps
+from outlast.session.pending import Pending, Query, gaps, in_order
 from outlast.session.schema import (
     HANDLE_FIRST,
     PROTOCOL_VERSION,
@@ -249,16 +249,20 @@ class ClientSession:
 
         Raises
         ------
+        OutlastError
+            The session was closed meanwhile.
         SessionLost
             The worker's state lies before everything the log still has.
         ProtocolError
-            It answers another attachment.
+            It answers another attachment, or its inventory cannot be read.
         """
         if message["generation"] != self.generation:
             raise ProtocolError(f"generation {message['generation']} was not asked for")
+        if self.error is not None:
+            raise self.error
         applied: int = message["applied"]
         if self.intent is Intent.ADOPT:
-            self._start_after(applied, message["inventory"])
+            self._start_after(applied, inventory.unpack(message))
         self.intent = Intent.RESUME
         if applied + 1 < self.log.head or applied >= self.next_seq:
             error = SessionLost(
@@ -428,23 +432,16 @@ class ClientSession:
 
     def _requeue(self, applied: int) -> None:
         """Queue everything behind ``applied``, queries at their places in the order."""
-        # They were asked in this order, so they stand in it.
-        queries = deque(self._queries.values())
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        for batch in self.log.since(applied + 1):
-            while queries and queries[0].after_seq < batch.first_seq:
-                self._unsent.append(queries.popleft())
-            self._unsent.append(batch)
-            self._unsent_bytes += batch.size
-        self._unsent.extend(queries)
+        batches = list(self.log.since(applied + 1))
+        self._unsent = deque(in_order(batches, self._queries.values()))
+        self._unsent_bytes = sum(batch.size for batch in batches)
 
-    def _start_after(self, applied: int, inventory: dict[str, Any]) -> None:
+    def _start_after(self, applied: int, holds: dict[str, Any]) -> None:
         """Begin a fresh log at the epoch that adoption took."""
         self._base = applied
         self.next_seq = applied + 1
         self._open_first = applied + 1
         self.log.head = applied + 1
         self.recoverable = applied
-        self.inventory = inventory
-        self.first_handle = max(HANDLE_FIRST, int(inventory.get("next_handle", 0)))
+        self.inventory = holds
+        self.first_handle = max(HANDLE_FIRST, int(holds.get("next_handle", 0)))

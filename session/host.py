@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from outlast.errors import AuthenticationFailed, ProtocolError, SessionFenced
-from outlast.session import wire
+from outlast.session import inventory, wire
 from outlast.session.ids import digest
 from outlast.session.schema import INLINE_LIMIT, Kind, ReplyKind
 from outlast.session.wire import Message, Reply
@@ -115,18 +115,20 @@ class HostSession:
         self._outbox.clear()
         self._outbox.extend(self._owed())
 
-    def attached(self, inventory: dict[str, Any]) -> bytes:
-        """Return the ATTACHED that answers an attach."""
+    def attached(self, holds: dict[str, Any]) -> list[bytes]:
+        """Return the frames of the ATTACHED that answers an attach."""
         restored, self.restored_from = self.restored_from, 0
         self._told_applied = self.applied
-        return wire.pack_message(
+        field, frames = inventory.pack(holds)
+        header = wire.pack_message(
             Kind.ATTACHED,
             generation=self.generation,
             applied=self.applied,
             recoverable=self.recoverable,
             restored_from=restored,
-            inventory=inventory,
+            inventory=field,
         )
+        return [header, *frames]
 
     def lost(self) -> None:
         """Note that the attached connection is gone; its replies stay owed."""

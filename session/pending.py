@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from outlast.errors import OutlastError, ProtocolError
+from outlast.session.calllog import Batch
 from outlast.session.schema import Op
 from outlast.session.wire import Reply
 
@@ -57,6 +59,16 @@ class Query:
         self.after_seq = after_seq
         self.records = records
         self.pending = pending
+
+
+def in_order(batches: Iterable[Batch], queries: Iterable[Query]) -> Iterator[Batch | Query]:
+    """Yield batches of calls with the queries, as they were asked, at their places between."""
+    waiting = deque(queries)
+    for batch in batches:
+        while waiting and waiting[0].after_seq < batch.first_seq:
+            yield waiting.popleft()
+        yield batch
+    yield from waiting
 
 
 def gaps(pending: Iterable[int], end: int) -> list[tuple[int, int]]:

@@ -357,6 +357,7 @@ MESSAGES: dict[Kind, MessageSpec] = {
             "generation:u64 applied:u64 recoverable:u64 restored_from:u64 inventory:json",
             "The client goes on from `applied + 1`. `restored_from` is the epoch's seq if the "
             "worker was restored since the last attachment; `inventory` is for adopters.",
+            "the inventory in pieces, if it is too long for its field, which is {} then",
         ),
         _message(
             Kind.CALLS,

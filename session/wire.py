@@ -29,7 +29,7 @@ RECORD = struct.Struct("<HHI")  # op, flags, length of the arguments
 REPLY = struct.Struct("<QHHiI")  # number, kind, flags, result, length of the rest
 _U64 = struct.Struct("<Q")
 
-#: Longest header frame; only WELCOME's device table and ATTACHED's inventory come near.
+#: Longest header frame; only WELCOME's device table comes near.
 MAX_HEADER = 8 << 20
 
 

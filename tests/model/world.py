@@ -55,7 +55,7 @@ class World(Happenings, Programs, Gateway):
         if message.kind is Kind.ATTACH:
             host.attach(peer, message)
             inventory = {"next_handle": 0, "state": worker.state}
-            self._send(peer, (host.attached(inventory),), bounds)
+            self._send(peer, tuple(host.attached(inventory)), bounds)
             return
         host.check(peer, message["generation"])
         if message.kind is Kind.ACK:

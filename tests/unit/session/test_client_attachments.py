@@ -109,6 +109,15 @@ def test_an_answer_to_another_attachment_is_not_accepted():
     assert session.phase is Phase.DETACHED
 
 
+def test_an_answer_that_comes_after_the_end_does_not_attach():
+    session = new_session()
+    session.attach(1, SECRET)
+    session.close(LinkClosed("the session was closed"))
+    with pytest.raises(LinkClosed):
+        session.attached(attached_message(1))
+    assert session.phase is Phase.CLOSED
+
+
 def test_a_worker_behind_the_log_loses_the_session():
     session = attached_session()
     for _ in range(3):

@@ -40,7 +40,7 @@ def attached_host(generation: int = 1, **fields: Any) -> HostSession:
 def attach(host: HostSession, generation: int, **fields: Any) -> Message:
     host.fence(generation, digest(SECRET))
     host.attach(PEER, attach_message(generation, **fields))
-    return wire.parse_message([host.attached({})])
+    return wire.parse_message(host.attached({}))
 
 
 def outcome(seq: int, data: bytes = b"") -> Reply:
