@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import OutlastError
+from outlast.server.departures import PATIENCE
 
 if TYPE_CHECKING:
     from outlast.server.gateway import Gateway
@@ -117,7 +118,7 @@ class Drain:
         if self._waiting or self.finished:
             return
         self.finished = True
-        self._gateway.sessions.stop_all()
+        self._gateway.sessions.stop_all(min(PATIENCE, self.time_left))
 
         def released(_: Any, error: OutlastError | None) -> None:
             if error is not None:

@@ -15,6 +15,7 @@ from outlast.errors import (
     TokenSuperseded,
 )
 from outlast.server.channel import Json
+from outlast.server.departures import PATIENCE, Departures
 from outlast.server.workers import CrashCount, WorkerPool, WorkerProcess
 from outlast.session.rows import (
     Allocated,
@@ -78,6 +79,7 @@ class SessionTable:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.pool = WorkerPool(fixed_addresses=gateway.config.device == "cuda")
+        self.departures = Departures(gateway)
         self._entries: dict[str, SessionEntry] = {}
 
     def entry(self, session_id: str) -> SessionEntry:
@@ -100,13 +102,14 @@ class SessionTable:
             assert entry.worker is not None
             entry.worker.send("lease", until=valid_until)
 
-    def stop_all(self) -> None:
-        """End every worker."""
+    def stop_all(self, patience: float = PATIENCE) -> None:
+        """End every worker and wait for them, ``patience`` seconds for all together."""
         for entry in self.running():
             assert entry.worker is not None
             entry.worker.send("stop")
         for entry in self.running():
             self.close_worker(entry)
+        self.departures.wait(patience)
 
     def close(self) -> None:
         """End all processes."""
@@ -132,12 +135,19 @@ class SessionTable:
 
     def _on_channel(self, entry: SessionEntry, worker: WorkerProcess) -> None:
         # A message may have led to its end: then there is nothing to note.
-        if not worker.receive() and entry.worker is worker:
-            self._on_death(entry, worker)
-
-    def _on_death(self, entry: SessionEntry, worker: WorkerProcess) -> None:
+        if worker.receive() or entry.worker is not worker:
+            return
         self._gateway.unwatch(worker.channel.fileno())
-        code, ready = worker.reap(), worker.ready
+        self._gateway.relay.worker_gone(worker.endpoints)
+        ready = worker.ready
+        # It may take a while to give its memory back; only then there is an exit code.
+        self.departures.await_end(
+            worker.process, lambda code: self._on_death(entry, worker, code, ready)
+        )
+
+    def _on_death(self, entry: SessionEntry, worker: WorkerProcess, code: int, ready: bool) -> None:
+        if entry.worker is not worker:
+            return
         seq, op = worker.in_hand
         log.error(
             "worker died (code %d) with call %d %s",
@@ -147,9 +157,8 @@ class SessionTable:
             extra={"action": "worker_died", "session": entry.session_id},
         )
         entry.worker = None
-        self._gateway.relay.worker_gone(worker.endpoints)
         worker.died()
-        worker.close()
+        worker.leave()
         if self._gateway.drain is not None:
             self._gateway.drain.gone(entry.session_id)
             return
@@ -173,7 +182,7 @@ class SessionTable:
         if worker is not None:
             self._gateway.unwatch(worker.channel.fileno())
             self._gateway.relay.worker_gone(worker.endpoints)
-            worker.close()
+            self.departures.await_end(worker.leave())
             worker.died()
             if self._gateway.drain is not None:
                 self._gateway.drain.closed(entry.session_id)

@@ -14,6 +14,7 @@ from typing import Any
 
 from outlast.errors import OutlastError, RestoreFailed, by_code
 from outlast.server.channel import Json, channel_pair
+from outlast.server.departures import reap
 from outlast.server.flow import Resume, Step
 from outlast.server.layout import fixed_layout
 from outlast.session.schema import Op
@@ -132,22 +133,18 @@ class WorkerProcess:
         for resume in waiting:
             resume(None, error)
 
-    def reap(self, timeout: float = 2.0) -> int:
-        """Wait for the process to end, killing it if it does not; return its code."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-
-    def close(self) -> None:
-        """Close the channel (which ends the process) and reap it."""
+    def leave(self) -> subprocess.Popen[bytes]:
+        """Close the channel, which ends the process; return the process, to be waited for."""
         self.channel.close()
         if not self.ready:
             self.process.kill()  # it holds nothing yet, and may be deep in a restore
-        self.reap()
         self._issued.release()
         self._page.close()
+        return self.process
+
+    def close(self) -> None:
+        """End the process and wait for it."""
+        reap(self.leave())
 
     def _on_message(self, message: Json) -> None:
         kind = message["kind"]

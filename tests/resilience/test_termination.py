@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -229,6 +229,39 @@ def test_a_journal_that_does_not_answer_does_not_hold_the_end_beyond_grace(
         assert "not saved: mine" in server.log_text()
         server.start()
         assert counter.value() == 1
+
+
+def test_workers_that_do_not_end_hold_the_server_no_longer_than_one(tmp_path: Path) -> None:
+    """E11: stopped ones are killed together, within the grace time."""
+    program = """
+begin()
+address = check(cuda.cuMemAlloc(4))
+check(cuda.cuMemsetD32(address, 77, 1))
+check(cuda.cuCtxSynchronize())
+say("ready")
+sys.stdin.readline()
+say(read(address)[0])
+"""
+    with (
+        ServerProcess(tmp_path / "state", ["--grace", "2"]) as server,
+        ExitStack() as ends,
+    ):
+        clients = [
+            ends.enter_context(ClientProgram(program, server.endpoint, tmp_path, f"s{i}"))
+            for i in range(3)
+        ]
+        for client in clients:
+            assert client.expect() == "ready"
+        for worker in server.session_workers():
+            os.kill(worker, signal.SIGSTOP)
+        started = time.monotonic()
+        assert server.terminate() == 3
+        assert time.monotonic() - started < 2 + NOISE
+        assert server.log_text().count("not saved: s") == len(clients)
+        server.start()
+        for client in clients:
+            client.tell()
+        assert {client.expect() for client in clients} == {"77"}
 
 
 def test_all_sessions_are_saved_together(server: ServerProcess, tmp_path: Path) -> None:

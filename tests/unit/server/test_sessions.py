@@ -27,6 +27,15 @@ EPOCH = {
 }
 
 
+class EndedProcess:
+    """Stands for a process that nobody has to wait for."""
+
+    returncode = 0
+
+    def poll(self) -> int:
+        return self.returncode
+
+
 class RecordingWorker:
     """Stands for a worker process; keeps what it is told."""
 
@@ -36,12 +45,14 @@ class RecordingWorker:
         self.ready = True
         self.endpoints: list[str] = []
         self.channel = SimpleNamespace(fileno=lambda: -1)
+        self.process = EndedProcess()
 
     def send(self, kind: str, **fields: Any) -> None:
         self.told.append({"kind": kind, **fields})
 
-    def close(self) -> None:
+    def leave(self) -> EndedProcess:
         self.closed = True
+        return self.process
 
     def died(self) -> None:
         self.ready = False
@@ -54,7 +65,9 @@ class InlineGateway:
         self.store = store
         self.drain: Drain | None = None
         self.server_id = "a"
-        self.config = SimpleNamespace(provider="directory", lease_ttl=10.0, grace=30.0)
+        self.config = SimpleNamespace(
+            provider="directory", device="emulated", lease_ttl=10.0, grace=30.0
+        )
         self.timers: list[Callable[[], None]] = []
         self.code: int | None = None
         #: Called before each transaction.
