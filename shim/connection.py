@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import hashlib
 import os
-from pathlib import Path
 
 from outlast.config import ClientConfig
 from outlast.errors import SessionNotFound
@@ -17,6 +14,7 @@ from outlast.session.schema import Intent
 from outlast.shim.link import SessionLink
 from outlast.shim.settings import LinkSettings
 from outlast.shim.spill import FileSpill
+from outlast.shim.tokens import TokenStore
 
 #: Set in our environment so that a program we spawn sees whose session it inherited.
 OWNER = "OUTLAST_SESSION_OWNER"
@@ -38,13 +36,16 @@ def current() -> SessionLink:
 def connect(config: ClientConfig) -> SessionLink:
     """Connect to the server and session that ``config`` names."""
     name, anonymous = _session_name(config)
-    tokens = TokenStore(config.state_dir)
-    token = config.resume_token or ("" if anonymous else tokens.load(config.server, name))
-    intents = [Intent.ADOPT, Intent.CREATE] if token else [Intent.CREATE]
-    token = token or ids.new_token()
+    fresh = ids.new_token()
+    token = config.resume_token or fresh
     if not anonymous:
         # Before the session exists: a client that dies right after can be followed.
-        tokens.save(config.server, name, token)
+        tokens = TokenStore(config.state_dir)
+        if config.resume_token:
+            tokens.replace(config.server, name, token)
+        else:
+            token = tokens.keep(config.server, name, fresh)
+    intents = [Intent.CREATE] if token == fresh else [Intent.ADOPT, Intent.CREATE]
     for intent in intents:
         link = _link(config, name, token, intent)
         try:
@@ -86,30 +87,3 @@ def _alive(pid: str) -> bool:
     except PermissionError:
         pass
     return True
-
-
-class TokenStore:
-    """Resume tokens of named sessions: one file each, readable by the user alone."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def load(self, server: str, session: str) -> str:
-        """Return the token kept for a session, empty if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._path(server, session).read_text().strip()
-        return ""
-
-    def save(self, server: str, session: str, token: str) -> None:
-        """Keep a token."""
-        path = self._path(server, session)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(token)
-        temporary.replace(path)
-
-    def _path(self, server: str, session: str) -> Path:
-        name = hashlib.sha256(f"{server}\0{session}".encode()).hexdigest()[:32]
-        return self._folder / f"{name}.token"
