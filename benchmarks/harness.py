@@ -44,15 +44,16 @@ def median_us(call: Callable[[], object], repeat: int) -> float:
 class Server:
     """``outlast serve`` in a folder of its own."""
 
-    def __init__(self, state: Path, *arguments: str) -> None:
+    def __init__(self, state: Path, *arguments: str, device: str = "emulated") -> None:
         self.state = state
+        self.device = device
         self.arguments = arguments
         self.endpoint = "tcp://127.0.0.1:0"
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it on the same port as before and wait until it is ready."""
-        command = [sys.executable, "-m", "outlast", "serve", "--device", "emulated"]
+        command = [sys.executable, "-m", "outlast", "serve", "--device", self.device]
         command += ["--bind", self.endpoint, "--state", str(self.state), "--log-level", "error"]
         self.process = subprocess.Popen(
             [*command, *self.arguments], stdout=subprocess.PIPE, text=True
@@ -66,21 +67,21 @@ class Server:
         pid = self.process.pid
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def stop(self) -> int:
+    def stop(self, deadline: float = 60.0) -> int:
         """Send SIGTERM and return the exit code."""
         assert self.process is not None
         self.process.terminate()
-        code = self.process.wait(60)
+        code = self.process.wait(deadline)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
 
 
 @contextlib.contextmanager
-def session(*arguments: str) -> Iterator[Server]:
+def session(*arguments: str, device: str = "emulated") -> Iterator[Server]:
     """Run a server and point this process's client at it."""
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder) / "state", *arguments)
+        server = Server(Path(folder) / "state", *arguments, device=device)
         server.start()
         os.environ["LUPINE_SERVER"] = server.endpoint
         os.environ["LUPINE_STATE_DIR"] = str(Path(folder) / "client")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 DEADLINE = 30.0  # seconds
+#: The device of servers that are told none.
+DEVICE = os.environ.get("TESTED_DEVICE", "emulated")
 
 
 def assert_eventually(
@@ -74,7 +76,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "OUTLAST_DEVICE": "emulated", **self.environment},
+                env={**os.environ, "OUTLAST_DEVICE": DEVICE, **self.environment},
                 start_new_session=True,
             )
         return self.process

@@ -1,0 +1,107 @@
+"""How long a program stands still while its server is stopped or its worker killed.
+
+Run ``python recovery.py``: it starts a server of its own and prints one JSON line a figure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from harness import Server, report  # noqa: E402
+
+import outlast.shim.driver as cuda  # noqa: E402
+from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
+
+GIB = 1 << 30
+SIZES = (1 * GIB, 4 * GIB)
+DEADLINE = 120.0  # seconds
+#: Beside the memory of a session's server, which may be on this host too.
+BASE = 0x1200_0000_0000
+
+
+def ok(answer: tuple[Any, ...]) -> Any:
+    """Return the value of a call that must have succeeded."""
+    if int(answer[0]):
+        raise RuntimeError(f"CUDA error {int(answer[0])}: {cuda.last_error()}")
+    return answer[1] if len(answer) > 1 else None
+
+
+def regions() -> None:
+    """Report what the device gives and takes, without a store behind it."""
+    import numpy as np
+
+    driver = CudaDriver(base=BASE)
+    context = driver.cuDevicePrimaryCtxRetain(0)[1]
+    driver.cuCtxSetCurrent(context)
+    driver.cuMemAlloc(2 * GIB)
+    (region,) = driver.regions()
+    for name, kind in (("fresh", np.empty), ("used", np.ones)):
+        data = kind(2 * GIB, np.uint8)
+        began = time.perf_counter()
+        driver.read(region, 0, data.data)
+        gigabytes = region.size / (time.perf_counter() - began) / 1e9
+        report(f"device memory read into {name} memory", gigabytes, "GB/s", by="outlast")
+    began = time.perf_counter()
+    driver.write(region, 0, data.data)
+    gigabytes = region.size / (time.perf_counter() - began) / 1e9
+    report("device memory written", gigabytes, "GB/s", by="outlast")
+    driver.close()
+
+
+def saving(provider: str, folder: Path) -> None:
+    """Report stalls and rates of a session of each size."""
+    server = Server(folder / "state", "--provider", provider, device="cuda")
+    server.start()
+    os.environ["LUPINE_SERVER"] = server.endpoint
+    os.environ["LUPINE_STATE_DIR"] = str(folder / "client")
+    try:
+        ok(cuda.cuInit(0))
+        ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(ok(cuda.cuDeviceGet(0))))))
+        for size in SIZES:
+            memory = ok(cuda.cuMemAlloc(size))
+            ok(cuda.cuMemsetD32(memory, size % 251, size // 4))
+            ok(cuda.cuCtxSynchronize())
+            _stalls(server, size)
+            ok(cuda.cuMemFree(memory))
+        cuda.close(end=True)
+    finally:
+        server.stop()
+
+
+def _stalls(server: Server, size: int) -> None:
+    name = f"{size // GIB} GiB"
+    began = time.perf_counter()
+    server.stop(DEADLINE)
+    saved = time.perf_counter() - began
+    report(f"checkpoint at SIGTERM, {name}", size / saved / 1e9, "GB/s", by="outlast")
+    server.start()
+    ok(cuda.cuCtxSynchronize())
+    report(f"planned restart, {name}: stall", time.perf_counter() - began, "s", by="outlast")
+    workers = server.children()
+    began = time.perf_counter()
+    for pid in workers:
+        subprocess.run(["kill", "-9", str(pid)], check=False)
+    ok(cuda.cuCtxSynchronize())
+    stall = time.perf_counter() - began
+    report(f"worker killed, {name}: stall", stall, "s", by="outlast")
+    report(f"restore, {name}", size / stall / 1e9, "GB/s", by="outlast")
+
+
+def main() -> None:
+    """Take the figures."""
+    regions()
+    with tempfile.TemporaryDirectory() as folder:
+        saving("directory", Path(folder))
+
+
+if __name__ == "__main__":
+    main()

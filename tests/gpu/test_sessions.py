@@ -1,0 +1,174 @@
+"""Sessions on the GPU: what a program sees through server and client, whatever dies."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ptx
+from helpers.kernels import PTX
+from helpers.program import Program, ok, running
+from helpers.program_process import ProgramProcess
+from helpers.server_process import ServerProcess, assert_eventually
+
+from outlast.shim import driver as cuda
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "resume_training"
+ON_GPU = {"OUTLAST_DEVICE": "cuda"}
+STRAY = cuda.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+NODES = 300
+STEPS = 1500
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def start_training(server: ServerProcess, folder: Path, session: str) -> subprocess.Popen[bytes]:
+    """Start the example; it writes its losses to ``session.losses``."""
+    command = [sys.executable, str(EXAMPLE / "train.py"), "--quiet", "--steps", str(STEPS)]
+    command += ["--losses", str(folder / f"{session}.losses")]
+    environment = {
+        "LUPINE_SERVER": server.endpoint,
+        "LUPINE_SESSION": session,
+        "LUPINE_STATE_DIR": str(folder / f"client-{session}"),
+    }
+    return subprocess.Popen(command, env={**os.environ, **environment})
+
+
+@pytest.mark.timeout(240)
+def test_demo_trains_to_the_same_losses_over_a_stopped_and_a_killed_server(
+    tmp_path: Path,
+) -> None:
+    """SIGTERM, then SIGKILL of the server with all its workers."""
+    command = [sys.executable, str(EXAMPLE / "demo.py"), "--device", "cuda"]
+    command += ["--picture", str(tmp_path / "demo.png")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+    verdict = json.loads(run.stdout.splitlines()[-1])
+    assert run.returncode == 0, (verdict, run.stderr)
+    assert verdict["bit_identical"]
+    assert verdict["restarts"] == 2
+
+
+@pytest.mark.timeout(120)
+def test_training_whose_worker_is_killed_has_the_losses_of_an_undisturbed_one(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """E4."""
+    assert start_training(server, tmp_path, "quiet").wait(100) == 0
+    disturbed = start_training(server, tmp_path, "disturbed")
+    losses = tmp_path / "disturbed.losses"
+    assert_eventually(lambda: len(lines_of(losses)) > STEPS // 5, "the training is under way")
+    for pid in server.session_workers():
+        subprocess.run(["kill", "-9", str(pid)], check=False)
+    assert disturbed.wait(100) == 0
+    assert lines_of(losses) == lines_of(tmp_path / "quiet.losses")
+    assert len(lines_of(losses)) == STEPS
+
+
+def test_list_of_device_pointers_is_walked_to_the_same_sum_after_each_restore(
+    server: ServerProcess, program: Program
+) -> None:
+    """E8: programs keep addresses in device memory, so these are the same afterwards."""
+    nodes = [program.alloc(16 if index % 3 else 5000) for index in range(NODES)]
+    for index, (node, following) in enumerate(zip(nodes, [*nodes[1:], 0], strict=True)):
+        program.write(node, following.to_bytes(8, "little") + index.to_bytes(8, "little"))
+    big = program.alloc(40 << 20)
+    module = program.load(ptx.LIST)
+    kernel, out = program.kernel(module, "total"), program.alloc(8)
+    variable = program.variable(module, "offset")
+    program.write(variable[0], (1000).to_bytes(8, "little"))
+
+    def total() -> int:
+        program.launch(kernel, (("pointer", nodes[0]), ("pointer", out)))
+        return program.number(out)
+
+    expected = sum(range(NODES)) + 1000
+    assert total() == expected
+    program.checkpoint(server.state)
+    later = program.alloc(100)
+    server.kill()
+    server.start()
+    assert total() == expected
+    program.write(later, b"l" * 100)
+    assert server.terminate() == 0
+    server.start()
+    assert total() == expected
+    assert program.read(later, 100) == b"l" * 100
+    assert program.read(big + (20 << 20), 16) == bytes(16)
+    assert program.variable(module, "offset") == variable
+
+
+def test_stray_store_ends_one_session_and_leaves_another_alone(
+    server: ServerProcess, program: Program, tmp_path: Path
+) -> None:
+    with ProgramProcess(server.endpoint, "neighbour", tmp_path / "neighbour") as neighbour:
+        kernel, target = neighbour.call("new_tape")
+        neighbour.call("append", kernel, target, [1])
+        ours, address = program.new_tape()
+        program.append(ours, address + (1 << 36), [5])
+        assert cuda.cuCtxSynchronize() == (STRAY,)
+        assert cuda.cuMemAlloc(8) == (STRAY, None)
+        neighbour.call("append", kernel, target, [2])
+        assert neighbour.call("number", target) == 12
+
+
+def test_program_that_runs_out_of_memory_frees_and_goes_on(program: Program) -> None:
+    free, total = ok(cuda.cuMemGetInfo())
+    assert 0 < free <= total
+    assert cuda.cuMemAlloc(total)[0] == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    half = int(ok(cuda.cuMemAlloc(free // 2)))
+    more = free // 2 + free // 4
+    assert cuda.cuMemAlloc(more)[0] == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    program.free(half)
+    program.free(int(ok(cuda.cuMemAlloc(more))))
+
+
+def test_copies_and_events_of_several_streams_are_right(program: Program) -> None:
+    kernel, target = program.new_tape()
+    first, second = program.stream(1), program.stream(1)
+    start, middle = program.event(), program.event()
+    program.record(start, first)
+    for digit in (1, 2, 3):
+        program.launch(kernel, (("pointer", target), ("u32", digit)), first)
+    program.record(middle, first)
+    ok(cuda.cuStreamWaitEvent(second, middle, 0))
+    program.launch(kernel, (("pointer", target), ("u32", 4)), second)
+    data = bytearray(8)
+    ok(cuda.cuMemcpyDtoHAsync(data, target, 8, second))
+    assert int.from_bytes(data, "little") == 1234
+    ok(cuda.cuEventSynchronize(middle))
+    assert ok(cuda.cuEventElapsedTime(start, middle)) >= 0
+    assert ok(cuda.cuEventQuery(middle)) == ()
+    big = bytes(range(256)) * (5 << 12)
+    copy = program.alloc(len(big))
+    program.write(copy, big)
+    assert program.read(copy, len(big)) == big
+
+
+def test_kernel_that_takes_longer_than_the_heartbeat_is_waited_for(tmp_path: Path) -> None:
+    """E10: silence of the device is not silence of the server."""
+    arguments = ["--heartbeat", "0.2", "--heartbeat-timeout", "0.6"]
+    with (
+        ServerProcess(tmp_path / "state", arguments, ON_GPU) as server,
+        running(
+            server.endpoint,
+            "long",
+            tmp_path / "client",
+            heartbeat=0.2,
+            heartbeat_timeout=0.6,
+        ) as program,
+    ):
+        linger = program.kernel(program.load(PTX), "linger")
+        target = program.alloc(4)
+        program.launch(linger, (("u64", int(2.5e9)),))
+        program.write(target, b"done")
+        out = (ctypes.c_char * 4)()
+        ok(cuda.cuMemcpyDtoH(out, target, 4))
+        assert out.raw == b"done"
+        assert program.reconnects() == 0
