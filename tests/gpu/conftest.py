@@ -39,6 +39,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server with the GPU; nothing takes epochs by itself."""
     with ServerProcess(tmp_path / "state", ["--checkpoint-interval", "0"], ON_GPU) as started:
         yield started
+        print(started.log_text())
 
 
 @pytest.fixture

@@ -187,6 +187,8 @@ class ModuleCalls(MemoryCalls):
 
     def _describe(self, name: bytes, raw: Any) -> Function:
         cuda = self.cuda
+        # A kernel that is not loaded yet has no attributes.
+        cuda.cuFuncLoad(raw)
         parameters: list[ParameterInfo] = []
         while True:
             error, offset, size = cuda.cuFuncGetParamInfo(raw, len(parameters))

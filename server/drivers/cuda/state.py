@@ -28,6 +28,9 @@ from outlast.server.drivers.cuda.transfer import Transfer
 from outlast.server.drivers.cuda.watchers import Watchers
 from outlast.session.cuda import is_sticky
 
+#: Bytes that the first copies and fills move.
+_WARM_UP = 4 << 20
+
 
 class DriverState:
     """Devices and tables of one worker.
@@ -117,10 +120,34 @@ class DriverState:
         context.per_thread = Stream(PER_THREAD, raw(PER_THREAD), context)
         self._contexts[handle] = context
         self.timeline.stock(context, PLAIN, AHEAD)
+        with self.within(context):
+            self._warm_up(context)
         if self._staging is None:
             with self.within(context):
                 self._staging = Staging(self.cuda, self.timeline.mark, self.timeline.finished)
         return context
+
+    def _warm_up(self, context: Context) -> None:
+        """Do once what CUDA prepares when it is first asked for.
+
+        Else it would come to lie now before, now behind a program's modules, whose
+        variables could then not be had where they were.
+        """
+        cuda = self.cuda
+        error, memory = cuda.cuMemAlloc(_WARM_UP)
+        if error:
+            self.failed(int(error))
+            return
+        half = _WARM_UP // 2
+        target = int(memory) + half
+        for stream in (context.legacy.raw, context.per_thread.raw):
+            for size in (64, half):
+                cuda.cuMemsetD8Async(memory, 0, size, stream)
+                cuda.cuMemsetD16Async(memory, 0, size // 2, stream)
+                cuda.cuMemsetD32Async(memory, 0, size // 4, stream)
+                cuda.cuMemcpyDtoDAsync(target, memory, size, stream)
+        cuda.cuCtxSynchronize()
+        cuda.cuMemFree(memory)
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
