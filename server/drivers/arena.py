@@ -147,6 +147,8 @@ class Arena:
             return code, 0
         if self._freed:
             self._follow(address, placement.end_of(address))
+        if self._reclaimable > KEPT:
+            self.trim()
         return SUCCESS, address
 
     def release(self, address: int) -> int:

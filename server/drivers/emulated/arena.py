@@ -43,7 +43,6 @@ _libc.mmap.argtypes = [
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 ]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -216,7 +215,8 @@ class Arena:
 
     def unreserve(self, address: int, size: int) -> None:
         """Give reserved addresses back, of which none has memory."""
-        _libc.madvise(address, size, mmap.MADV_DONTNEED)  # free memory holds zeros
+        # What earlier work may still write there must not show in the next allocation.
+        self._engine.unmap(0, self._entry(address), size // PAGE, address, size)
         self._free.release(address, size)
 
     def show(self, address: int, size: int, accessible: bool) -> None:

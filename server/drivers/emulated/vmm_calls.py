@@ -71,7 +71,7 @@ class VmmCalls(MemoryCalls):
         step = max(step, GRANULARITY)
         device = self._device_of(hint)
         with self.engine.lock:
-            address = device.arena.reserve(count, step, hint)
+            address = device.arena.reserve(_whole(count), step, hint)
             if address is None:
                 raise Refusal(OUT_OF_MEMORY)
             self._reservations[address] = Reservation(device, address, count)
@@ -86,7 +86,7 @@ class VmmCalls(MemoryCalls):
             if found is None or found.size != count or found.mappings(address, count):
                 raise Refusal(INVALID_VALUE)
             del self._reservations[address]
-            found.device.arena.unreserve(address, count)
+            found.device.arena.unreserve(address, _whole(count))
 
     # -- physical memory -----------------------------------------------------
 
@@ -245,6 +245,10 @@ class VmmCalls(MemoryCalls):
         self._memories.put(handle, physical)
         physical.users += 1
         return handle
+
+
+def _whole(count: int) -> int:
+    return -(-count // GRANULARITY) * GRANULARITY
 
 
 def _refusal(error: OSError) -> Refusal:
