@@ -15,9 +15,7 @@ import threading
 import time
 from typing import Any
 
-from outlast.errors import (
-    LinkClosed,
-)
+from outlast.errors import LinkClosed
 from outlast.session import wire
 from outlast.session.client import ClientSession, Phase
 from outlast.session.ids import HandleAllocator
@@ -35,7 +33,8 @@ WAIT = 0.05  # seconds
 BACKLOG_LIMIT = 64 << 20
 #: How long a closing process tries to send what it still has.
 LINGER = 1.0  # seconds
-#: How long it waits for a connection that it has lost only now (by Ctrl-C, say).
+#: How long it waits for a connection that it has lost only now (by Ctrl-C, say), and for the
+#: thread that uses it.
 RETURN = 0.3  # seconds
 #: How long its last message may take to leave.
 FAREWELL = 0.3  # seconds
@@ -111,9 +110,7 @@ class SessionLink:
                 if pump.transport is None or self._session.phase is not Phase.ATTACHED:
                     break
                 pump.turn(0.02)
-            while pump.polling and time.monotonic() < deadline:
-                pump.wake()
-                pump.changed.wait(0.02)
+            pump.take_over(RETURN)
             self._say_bye(end)
             stop.set()
             self._session.close(LinkClosed("the session was closed"))
@@ -150,9 +147,8 @@ class SessionLink:
         """Give the connection up; the link attaches anew by itself, nothing is lost."""
         with self._mutex:
             pump = self._pump
-            while pump.polling:
-                pump.wake()
-                pump.changed.wait(WAIT)
+            while not pump.take_over(WAIT):
+                pass
             if pump.transport is not None:
                 pump.disconnect(pump.transport, "a new attachment was asked for")
 
@@ -160,13 +156,12 @@ class SessionLink:
         """Ask the server for a checkpoint; it is taken behind the calls made so far."""
         with self._mutex:
             self._session.seal()
-            request = wire.pack_message(Kind.EPOCH_REQUEST, generation=self._session.generation)
-            while self._pump.polling or self._pump.transport is None:
+            while not self._pump.take_over(WAIT) or self._pump.transport is None:
                 if self._session.error is not None:
                     raise self._session.error
-                self._pump.wake()
                 self._pump.changed.wait(WAIT)
             self._pump.push()
+            request = wire.pack_message(Kind.EPOCH_REQUEST, generation=self._session.generation)
             self._pump.transport.send([request])
 
     # -- calls ----------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ log = logging.getLogger("outlast.link")
 ACK_INTERVAL = 0.05  # seconds
 #: Bytes landed after which one is sent at once.
 ACK_BYTES = 8 << 20
+#: How often a thread that wants the transport looks whether it is free.
+CLAIM_WAIT = 0.02  # seconds
 
 
 class Pump:
@@ -64,6 +66,8 @@ class Pump:
         self._settings = settings
         self._mutex = mutex
         self._rouse = rouse
+        #: Threads that want the transport to themselves.
+        self._claims = 0
         self._landed = 0
         self._acked_at = 0.0
         self._asked_at = 0.0
@@ -76,12 +80,31 @@ class Pump:
 
     def turn(self, timeout: float) -> None:
         """Move frames for at most ``timeout`` seconds, or let the thread that does so."""
-        if self.polling or self.transport is None:
+        if self.polling or self.transport is None or self._claims:
             if self.polling and self._session.has_unsent:
                 self.wake()
             self.changed.wait(timeout)
             return
         self.pump(self.transport, timeout)
+
+    def take_over(self, timeout: float) -> bool:
+        """Have the thread that polls stand back, however long its own wait is.
+
+        Returns
+        -------
+        bool
+            Whether nobody polls now, and until the caller lets go of the mutex.
+        """
+        deadline = time.monotonic() + timeout
+        self._claims += 1
+        try:
+            while self.polling and time.monotonic() < deadline:
+                self.wake()
+                self.changed.wait(CLAIM_WAIT)
+        finally:
+            self._claims -= 1
+            self.changed.notify_all()
+        return not self.polling
 
     def wake(self) -> None:
         """Interrupt the thread that polls."""
@@ -128,7 +151,7 @@ class Pump:
         if not standing:
             self.disconnect(transport, "the connection broke")
         self._beat(transport)
-        if messages or not standing:
+        if messages or not standing or self._claims:
             self.changed.notify_all()
 
     def _receive(self, transport: Transport, timeout: float) -> tuple[list[list[bytes]], bool]:

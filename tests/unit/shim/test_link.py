@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from outlast.session import ids, wire
 from outlast.session.client import ClientSession
 from outlast.session.schema import Kind, Op
 from outlast.shim.link import SessionLink
+from outlast.shim.pump import pong
 from outlast.shim.settings import LinkSettings
 
 
@@ -42,6 +43,17 @@ def refuse(_: object) -> list[bytes]:
             Kind.REFUSED, error=ProtocolError.code, retry_after=0.0, message="no such call"
         )
     ]
+
+
+def answer_ping(message: wire.Message) -> list[bytes]:
+    return [pong(message)]
+
+
+def assert_seen(server: ScriptedServer, kind: Kind, times: int) -> None:
+    deadline = time.monotonic() + 10
+    while server.seen[kind] < times:
+        assert time.monotonic() < deadline, f"{times} {kind.name} came to the server"
+        time.sleep(0.01)
 
 
 def test_a_call_that_is_refused_at_each_attachment_is_tried_less_and_less_and_then_fails() -> None:
@@ -119,6 +131,38 @@ def test_calls_fail_typed_when_the_thread_of_the_link_has_ended(
         monkeypatch.setattr(link._caretaker, "_on_tick", broken)
         with pytest.raises(LinkClosed, match="has ended"):
             link.query(Op.CTX_SYNC)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        (lambda link: link.close(end=True), Kind.BYE),
+        (lambda link: link.request_epoch(), Kind.EPOCH_REQUEST),
+        (lambda link: link.reconnect(), Kind.HELLO),
+    ],
+    ids=["close", "epoch", "reconnect"],
+)
+def test_a_thread_that_waits_for_long_keeps_no_other_from_the_link(
+    act: Callable[[SessionLink], None], kind: Kind
+) -> None:
+    def wait(link: SessionLink) -> None:
+        with pytest.raises(LinkClosed):
+            link.query(Op.CTX_SYNC)
+
+    with ScriptedServer({Kind.PING: answer_ping}) as server, attached(server.endpoint) as link:
+        link.bind(0)
+        waiting = threading.Thread(target=wait, args=(link,))
+        waiting.start()
+        assert_seen(server, Kind.CALLS, 1)
+        before = server.seen[kind]
+        acting = threading.Thread(target=act, args=(link,))
+        acting.start()
+        assert_seen(server, kind, before + 1)
+        acting.join(10)
+        assert not acting.is_alive()
+        link.close()
+        waiting.join(10)
+        assert not waiting.is_alive()
 
 
 def test_bytes_of_a_copy_that_was_given_up_land_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
