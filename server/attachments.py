@@ -29,7 +29,7 @@ from outlast.server.sessions import SessionEntry
 from outlast.server.workers import WorkerProcess
 from outlast.session import wire
 from outlast.session.client import DEFAULT_WINDOW
-from outlast.session.ids import check_session_id, digest, new_secret
+from outlast.session.ids import check_session_id, digest, is_anonymous, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind
@@ -91,6 +91,25 @@ class Attachments:
 
         run(self._attach(entry, hello, message), done)
 
+    def end_orphan(self, session_id: str) -> None:
+        """End a session that has no worker and for which nobody has come."""
+        entry = self._table.entry(session_id)
+        if entry.busy or entry.worker is not None:
+            return
+        entry.busy, entry.peer, entry.incarnation = True, b"", b""
+
+        def done(_: Any, error: OutlastError | None) -> None:
+            entry.busy = False
+            if error is not None:
+                log.warning(
+                    "an abandoned session stays: %s",
+                    error,
+                    extra={"action": "orphan_stays", "session": session_id},
+                )
+            self._table.tidy(entry)
+
+        run(self._end_orphan(entry), done)
+
     def version_error(self, spoken: str, build: str = "unknown") -> VersionMismatch:
         """Return the refusal of a client that speaks another version."""
         return VersionMismatch(
@@ -111,6 +130,15 @@ class Attachments:
             # They have no code on the wire; who holds the session shows when it is tried again.
             return RestoreFailed(str(error))
         return error
+
+    def _end_orphan(self, entry: SessionEntry) -> Flow:
+        """Claim a session and end it; a worker without its state removes its epochs."""
+        server_id = self._gateway.server_id
+        entry.row = yield self._db(lambda store: store.claim(entry.session_id, server_id))
+        epochs = yield self._db(lambda store: store.epochs(entry.session_id, unusable=True))
+        if epochs:
+            yield from self._start_from(entry, None, [])
+        self._table.end_abandoned(entry)
 
     # -- the flow of a HELLO -------------------------------------------------------------------
 
@@ -255,6 +283,7 @@ class Attachments:
             "valid_until": self._gateway.valid_until,
             "lease_margin": min(LEASE_MARGIN, config.lease_ttl / 5),
             "grace": config.grace,
+            "linger": config.linger if is_anonymous(entry.session_id) else 0.0,
             "older": older,
             "epoch": None,
         }

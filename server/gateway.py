@@ -22,6 +22,7 @@ from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
 from outlast.server.drain import Drain
+from outlast.server.orphans import Orphans
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
 from outlast.session import wire
@@ -74,6 +75,7 @@ class Gateway:
         self.sessions = SessionTable(self)
         self.attachments = Attachments(self)
         self.relay = Relay(self, self._context)
+        self._orphans = Orphans(self)
 
     # -- for the parts -------------------------------------------------------------------------
 
@@ -165,6 +167,7 @@ class Gateway:
         self._listen()
         self.after(self.config.lease_ttl / 3, self._renew)
         self.sessions.pool.warm()
+        self._orphans.watch()
 
     def _bind(self) -> None:
         """Take the port; clients that come early wait in it."""

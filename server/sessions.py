@@ -86,6 +86,11 @@ class SessionTable:
         """Return the entry of a session, new if there is none."""
         return self._entries.setdefault(session_id, SessionEntry(session_id))
 
+    def held(self, session_id: str) -> bool:
+        """Return whether a session has a worker, or a HELLO is about to give it one."""
+        entry = self._entries.get(session_id)
+        return entry is not None and (entry.busy or entry.worker is not None)
+
     def tidy(self, entry: SessionEntry) -> None:
         """Forget a session of which this process holds nothing."""
         holds = entry.worker is not None or entry.busy or entry.writing or entry.crashes
@@ -167,6 +172,17 @@ class SessionTable:
             self._park(entry, seq, reason)
         self.tidy(entry)
 
+    def _diverged(self, entry: SessionEntry, seq: int, how: str) -> None:
+        log.error(
+            "replay diverged at call %d: %s",
+            seq,
+            how,
+            extra={"action": "diverged", "session": entry.session_id},
+        )
+        reason = entry.crashes.diverged(seq, how)
+        if reason:
+            self._park(entry, seq, reason)
+
     def _park(self, entry: SessionEntry, seq: int, reason: str) -> None:
         log.error(
             "session parked: %s",
@@ -174,6 +190,7 @@ class SessionTable:
             extra={"action": "parked", "session": entry.session_id},
         )
         token = entry.token
+        entry.crashes = CrashCount()  # whoever lets it go on lets it be tried as often again
         self._fire(entry, lambda store: store.park(entry.session_id, token, seq, reason))
 
     def close_worker(self, entry: SessionEntry) -> None:
@@ -203,8 +220,10 @@ class SessionTable:
                 self._gateway.drain.drained(entry.session_id, message)
         elif kind == "ended":
             self._end(entry)
+        elif kind == "abandoned" and not (entry.busy or entry.ended or self._gateway.draining):
+            self.end_abandoned(entry)
         elif kind == "diverged":
-            log.error("replay diverged: %s", message["message"], extra={"action": "diverged"})
+            self._diverged(entry, message["seq"], message["message"])
 
     def _record(self, entry: SessionEntry, new: list[Entry]) -> None:
         """Write journal entries in groups: one transaction at a time a session."""
@@ -234,11 +253,21 @@ class SessionTable:
             lambda store: store.record(entry.session_id, token, entries), done
         )
 
+    def end_abandoned(self, entry: SessionEntry) -> None:
+        """End a session whose program was killed before it could do that itself."""
+        log.info(
+            "session ended: nobody was attached to it for %g s",
+            self._gateway.config.linger,
+            extra={"action": "abandoned", "session": entry.session_id},
+        )
+        self._end(entry)
+
     def _end(self, entry: SessionEntry) -> None:
         """End a session for good: its row says so, its epochs and its worker go."""
         token, worker = entry.token, entry.worker
         entry.ended = True
         entry.unwritten.clear()
+        entry.crashes = CrashCount()
 
         def work(store: Store) -> list[EpochRow]:
             store.end_session(entry.session_id, token)

@@ -40,6 +40,7 @@ from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
 from outlast.server.locks import LifetimeLock
+from outlast.server.vigil import Vigil
 from outlast.server.workers import DIVERGED
 from outlast.session import wire
 from outlast.session.client import WINDOW_BATCHES
@@ -147,6 +148,7 @@ class Worker:
             self._host, self._executor, self._epochs, self._link, self.channel
         )
         self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel)
+        self._vigil = Vigil(self._host, self._epochs, self.channel, start["linger"])
         epoch = start["epoch"]
         if epoch is not None:
             self._checkpointer.restore(epoch["location"], epoch["digest"])
@@ -157,7 +159,7 @@ class Worker:
                 extra={"action": "restored", "session": start["session"], "epoch": epoch["seq"]},
             )
 
-    def _fail(self, kind: str, error: OutlastError) -> None:
+    def _fail(self, kind: str, error: OutlastError, **fields: int) -> None:
         log.error("%s: %s", type(error).__name__, error, extra={"action": kind, "code": error.code})
         self.channel.send(
             {
@@ -165,6 +167,7 @@ class Worker:
                 "code": error.code,
                 "message": str(error),
                 "corrupt": isinstance(error, CheckpointCorrupt),
+                **fields,
             }
         )
 
@@ -269,6 +272,8 @@ class Worker:
             self._refuse(host.peer, SessionFenced("the lease of this server is over"))
         self._epochs.step()
         self._adoption.step()
+        if self._may_act():
+            self._vigil.step()
         self._farewell.step()
 
     def _lost(self, reason: str) -> None:
@@ -312,7 +317,7 @@ class Worker:
             log.warning("refused: %s", error, extra={"action": "refused"})
             self._refuse(peer, error)
         except ReplayDiverged as error:
-            self._fail("diverged", error)
+            self._fail("diverged", error, seq=self._executor.seq)
             self._stop, self._exit_code = True, DIVERGED
         except OutlastError as error:
             self._refuse(peer, error)

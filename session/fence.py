@@ -70,11 +70,15 @@ def read(connection: Connection, session_id: str) -> SessionRow:
     return _only(connection.execute(_one(session_id)).first(), session_id)
 
 
-def read_all(connection: Connection, owner: str | None = None) -> list[SessionRow]:
-    """Read every session, or those of one server, by id."""
+def read_all(
+    connection: Connection, owner: str | None = None, state: SessionState | None = None
+) -> list[SessionRow]:
+    """Read every session, or those of one server or in one state, by id."""
     query = select(*_COLUMNS).order_by(sessions.c.id)
     if owner is not None:
         query = query.where(sessions.c.owner == owner)
+    if state is not None:
+        query = query.where(sessions.c.state == state)
     return [_value(found) for found in connection.execute(query)]
 
 

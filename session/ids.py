@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 
 from outlast.errors import ConfigError
 from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, PRIMARY_CONTEXT_BASE
 
 MAX_SESSION_ID = 128  # characters
+_ANONYMOUS = "anonymous-"
 
 
 def check_session_id(session_id: str) -> str:
@@ -28,7 +30,12 @@ def check_session_id(session_id: str) -> str:
 
 def random_session_id() -> str:
     """Return a fresh id for a program that names no session."""
-    return "anonymous-" + secrets.token_hex(12)
+    return _ANONYMOUS + secrets.token_hex(12)
+
+
+def is_anonymous(session_id: str) -> bool:
+    """Return whether an id is one of `random_session_id`: nobody but its client knows its token."""
+    return re.fullmatch(_ANONYMOUS + "[0-9a-f]{24}", session_id) is not None
 
 
 def new_incarnation() -> bytes:

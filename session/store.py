@@ -151,10 +151,12 @@ class Store:
         with self._reading.begin() as connection:
             return fence.read(connection, session_id)
 
-    def sessions(self, owner: str | None = None) -> list[SessionRow]:
-        """Return all sessions, or those of one server, by id."""
+    def sessions(
+        self, owner: str | None = None, state: SessionState | None = None
+    ) -> list[SessionRow]:
+        """Return all sessions, or those of one server or in one state, by id."""
         with self._reading.begin() as connection:
-            return fence.read_all(connection, owner)
+            return fence.read_all(connection, owner, state)
 
     def claim(self, session_id: str, server_id: str, *, seq: int | None = None) -> SessionRow:
         """Take a session for a server under a new fencing token, cut back to an epoch.

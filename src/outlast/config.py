@@ -171,6 +171,16 @@ class ServeConfig:
         shown="30",
         metavar="SECONDS",
     )
+    linger: float = setting(
+        values.seconds(zero=True),
+        600.0,
+        "Seconds after which a session without a name (no LUPINE_SESSION) is ended if no client "
+        "is attached to it: its program was killed; 0: never.",
+        env="OUTLAST_LINGER",
+        flag="--linger",
+        shown="600",
+        metavar="SECONDS",
+    )
     log_level: str = setting(
         values.choice(*LEVELS),
         "info",

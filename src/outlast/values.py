@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outlast.errors import ConfigError
-from outlast.session.ids import MAX_SESSION_ID, check_session_id
+from outlast.session.ids import MAX_SESSION_ID, check_session_id, is_anonymous
 from outlast.settings import Unusable
 
 #: Port of the session server unless something else is said.
@@ -102,7 +102,9 @@ def folder(text: str) -> Path:
 
 
 def session_id(text: str) -> str:
-    """Parse a session id."""
+    """Parse the name that a user gives a session."""
+    if is_anonymous(text):
+        raise Unusable("allowed: a name that is not like those of sessions without one")
     try:
         return check_session_id(text)
     except ConfigError:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from outlast import values
 from outlast.config import SERVE_SETTINGS, ClientConfig, ServeConfig
 from outlast.errors import ConfigError
+from outlast.session.ids import random_session_id
 from outlast.settings import Setting, Unusable
 
 
@@ -274,6 +275,12 @@ def test_a_state_folder_is_absolute_and_must_not_be_a_file(tmp_path, monkeypatch
         serve(state_dir="what?")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert serve(state_dir="~/x").state_dir == Path(tmp_path, "x")
+
+
+def test_a_session_is_not_named_like_those_without_a_name():
+    with pytest.raises(ConfigError, match="LUPINE_SESSION"):
+        ClientConfig.from_env({"LUPINE_SESSION": random_session_id()})
+    assert ClientConfig.from_env({"LUPINE_SESSION": "anonymous-run"}).session == "anonymous-run"
 
 
 @pytest.mark.parametrize("session", ["x" * 129, "tab\there", "line\n"])

@@ -66,7 +66,7 @@ class InlineGateway:
         self.drain: Drain | None = None
         self.server_id = "a"
         self.config = SimpleNamespace(
-            provider="directory", device="emulated", lease_ttl=10.0, grace=30.0
+            provider="directory", device="emulated", lease_ttl=10.0, grace=30.0, linger=600.0
         )
         self.timers: list[Callable[[], None]] = []
         self.code: int | None = None
@@ -198,6 +198,44 @@ def test_an_ended_session_whose_epochs_cannot_be_removed_holds_no_worker_for_lon
     gateway.timers.pop()()
 
     assert worker.closed
+
+
+def test_a_session_that_its_worker_finds_abandoned_is_ended_like_by_its_program(
+    gateway: InlineGateway, entry: SessionEntry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker: Any = entry.worker
+    gateway.store.commit_epoch("train", entry.token, epoch(1, 10))
+
+    gateway.sessions._on_worker(entry, {"kind": "abandoned"})
+
+    assert gateway.store.session("train").state == "ended"
+    assert worker.told[-1] == {"kind": "delete", "epochs": [[1, "train/1/1"]], "keep": []}
+    assert [r.getMessage() for r in caplog.records if "ended" in r.getMessage()] == [
+        "session ended: nobody was attached to it for 600 s"
+    ]
+
+
+def test_a_session_to_which_a_client_is_just_coming_back_is_not_ended(
+    gateway: InlineGateway, entry: SessionEntry
+) -> None:
+    entry.busy = True
+
+    gateway.sessions._on_worker(entry, {"kind": "abandoned"})
+
+    assert gateway.store.session("train").state == "active"
+    assert not entry.ended
+
+
+def test_a_session_that_is_being_saved_for_the_next_server_is_not_ended(
+    gateway: InlineGateway, entry: SessionEntry
+) -> None:
+    gateway.drain = Drain(gateway)  # type: ignore[arg-type]
+    gateway.drain.begin()
+
+    gateway.sessions._on_worker(entry, {"kind": "abandoned"})
+
+    assert gateway.store.session("train").state == "active"
 
 
 def test_an_old_timer_leaves_the_session_of_the_same_name_alone(

@@ -12,6 +12,8 @@ from outlast.errors import ConfigError
 from outlast.session import ids
 from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, PRIMARY_CONTEXT_BASE
 
+NAMELESS = "anonymous-" + "0" * 24
+
 
 @pytest.mark.parametrize("name", ["a", "train-7", "x" * 128, "über/alles", "a b"])
 def test_printable_names_are_session_ids(name: str):
@@ -48,6 +50,14 @@ def test_random_session_ids_are_session_ids():
     made = {ids.random_session_id() for _ in range(100)}
     assert len(made) == 100
     assert all(ids.check_session_id(name) for name in made)
+
+
+def test_random_session_ids_are_told_from_names():
+    assert all(ids.is_anonymous(ids.random_session_id()) for _ in range(100))
+    for name in ("train", "anonymous-", "anonymous-run", "anonymous-" + "0" * 25, "x" + NAMELESS):
+        assert not ids.is_anonymous(name)
+    assert ids.is_anonymous(NAMELESS)
+    assert not ids.is_anonymous(NAMELESS + "\n")
 
 
 def test_a_digest_is_the_same_of_text_and_bytes():

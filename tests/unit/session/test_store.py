@@ -110,11 +110,14 @@ def test_an_ended_session_takes_no_attachment_no_claim_and_no_records(store):
             action()
 
 
-def test_sessions_are_listed_by_owner(store):
+def test_sessions_are_listed_by_owner_and_state(store):
     create(store, "one", "a")
     create(store, "two", "b")
     assert [row.id for row in store.sessions()] == ["one", "two"]
     assert [row.id for row in store.sessions(owner="b")] == ["two"]
+    store.end_session("one", store.session("one").token)
+    assert [row.id for row in store.sessions("a", SessionState.ENDED)] == ["one"]
+    assert store.sessions("a", SessionState.ACTIVE) == []
 
 
 # -- claims ------------------------------------------------------------------------
