@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -253,19 +254,39 @@ class CrashCount:
     #: Deaths at the same call, and deaths without any progress, that park a session.
     SAME_CALL = 2
     NO_PROGRESS = 3
+    #: Replays that diverge alike park it too, but not before so many seconds: it may have been
+    #: memory that somebody else had for a while.
+    DIVERGED = 3
+    DIVERGED_FOR = 30.0
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._deaths: list[tuple[int, str]] = []
         self._progress = 0
+        #: How the last replay diverged, how often in a row, and since when.
+        self._diverged: tuple[int, str] | None = None
+        self._times = 0
+        self._since = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._deaths)
+        return bool(self._deaths) or self._diverged is not None
 
     def progressed(self, seq: int) -> None:
         """Forget the deaths: an epoch has moved on."""
         if seq > self._progress:
             self._progress = seq
             self._deaths.clear()
+            self._diverged = None
+
+    def diverged(self, seq: int, how: str) -> str:
+        """Note a replay that went another way; return why the session is to be parked, if so."""
+        if self._diverged != (seq, how):
+            self._diverged = seq, how
+            self._times, self._since = 0, self._clock()
+        self._times += 1
+        if self._times < self.DIVERGED or self._clock() - self._since < self.DIVERGED_FOR:
+            return ""
+        return f"call {seq} cannot be replayed, {self._times} times alike: {how}"
 
     def died(self, seq: int, op: str, code: int, ready: bool = True) -> str:
         """Note a death; return why the session is to be parked, or nothing.

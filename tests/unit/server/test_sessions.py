@@ -273,6 +273,31 @@ def test_a_name_that_was_asked_for_in_vain_is_forgotten(gateway: InlineGateway) 
     assert gateway.sessions.entry("never") is not entry
 
 
+def test_a_session_that_is_let_go_on_may_fail_as_often_as_a_new_one(
+    gateway: InlineGateway, entry: SessionEntry
+) -> None:
+    worker: Any = entry.worker
+    worker.in_hand = 7, "LAUNCH"
+    entry.crashes.died(7, "LAUNCH", -11)
+
+    gateway.sessions._on_death(entry, worker, -11, ready=True)
+    row = gateway.store.session("train")
+    assert (row.state, row.failed_seq) == ("parked", 7)
+    gateway.store.unpark("train", row.token)
+
+    assert not gateway.sessions.entry("train").crashes
+
+
+def test_nothing_is_kept_of_a_session_that_had_crashed_and_then_ended(
+    gateway: InlineGateway, entry: SessionEntry
+) -> None:
+    entry.crashes.died(7, "LAUNCH", -11)
+
+    gateway.sessions._on_worker(entry, {"kind": "ended"})
+
+    assert gateway.sessions.entry("train") is not entry
+
+
 def test_deaths_of_a_session_are_remembered_while_it_has_no_worker(
     gateway: InlineGateway, entry: SessionEntry
 ) -> None:
