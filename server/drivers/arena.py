@@ -16,12 +16,13 @@ A range that is given out again within a session holds what it held, as with `cu
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outlast.errors import ConfigError, RestoreFailed
 from outlast.server.drivers.freed import FreedRanges
-from outlast.server.drivers.placement import GRANULE, Block, Chunk, Placement
+from outlast.server.drivers.physical import PhysicalMemory
+from outlast.server.drivers.placement import Block, Chunk, Placement
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY = 0, 1, 2
 #: Bytes of empty chunks that stay mapped when there is no need for their memory.
@@ -36,7 +37,8 @@ class Fences(Protocol):
     def fence(self) -> int:
         """Name all work issued so far, on all streams; the same number while nothing is issued.
 
-        Numbers grow and are done in their order; 0 is always done.
+        0 if all of it is done. Otherwise numbers grow and are done in their order; one that
+        is smaller than a former one names nothing that the former one does not.
         """
 
     def done(self, fence: int) -> bool:
@@ -93,33 +95,16 @@ class Arena:
         fences: Fences,
         patience: float = PATIENCE,
     ) -> None:
-        self._cuda, self._fences, self._patience = cuda, fences, patience
+        self._fences, self._patience = fences, patience
         self._placement = Placement(base, size)
-        self._properties = _properties(cuda, device)
-        self._access = [_access(cuda, device)]
+        self._memory = PhysicalMemory(cuda, device)
         self._mapped: dict[int, Mapped] = {}
         #: Those in which nothing lives, the first to be given up first.
         self._empty: OrderedDict[int, Mapped] = OrderedDict()
         self._reclaimable = 0
         self._freed = FreedRanges()
-        option = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        code, granularity = cuda.cuMemGetAllocationGranularity(self._properties, option)
-        if code or GRANULE % int(granularity):
-            raise ConfigError(f"device {device} has no memory in units of {GRANULE} bytes")
-        self._reserve(base, size)
-
-    def _reserve(self, base: int, size: int) -> None:
-        code, got = self._cuda.cuMemAddressReserve(size, GRANULE, base, 0)
-        if code:
-            raise RestoreFailed(
-                f"cannot reserve {size} bytes of device addresses at {base:#x}: {_name(code)}"
-            )
-        if int(got) != base:
-            self._cuda.cuMemAddressFree(got, size)
-            raise RestoreFailed(
-                f"cannot reserve {size} bytes of device addresses at {base:#x}: "
-                f"something lies there, the driver offers {int(got):#x}"
-            )
+        self._newest = 0
+        self._memory.reserve(base, size)
 
     # -- allocations ---------------------------------------------------------
 
@@ -131,6 +116,12 @@ class Arena:
         tuple[int, int]
             A ``CUresult`` value and the address; 2 and 0 if there is no such memory.
         """
+        code, address = self._allocate(size, at)
+        if self._reclaimable > KEPT:
+            self.trim()
+        return code, address
+
+    def _allocate(self, size: int, at: int | None) -> tuple[int, int]:
         if size <= 0:
             return INVALID_VALUE, 0
         placement = self._placement
@@ -147,8 +138,6 @@ class Arena:
             return code, 0
         if self._freed:
             self._follow(address, placement.end_of(address))
-        if self._reclaimable > KEPT:
-            self.trim()
         return SUCCESS, address
 
     def release(self, address: int) -> int:
@@ -156,9 +145,11 @@ class Arena:
         placement = self._placement
         if not placement.starts(address):
             return INVALID_VALUE
-        end, fence = placement.end_of(address), self._fences.fence()
+        fence = self._fences.fence()
         self._freed.settle(self._fences.done)
-        self._freed.add(address, end, fence)
+        if fence:
+            fence = self._newest = max(fence, self._newest)
+            self._freed.add(address, placement.end_of(address), fence)
         for chunk in placement.remove(address):
             self._set_empty(self._mapped[chunk.address], fence)
         if self._reclaimable > KEPT:
@@ -210,6 +201,47 @@ class Arena:
         self._fences.wait(fence, self._patience)
         self._reclaim_done()
 
+    def chunks(self) -> list[Chunk]:
+        """Return the chunks in which something lives, by address."""
+        mapped = self._mapped.values()
+        return sorted(m.chunk for m in mapped if m.chunk.address not in self._empty)
+
+    def share(self, chunk: Chunk) -> tuple[int, int]:
+        """Return a ``CUresult`` value and a descriptor of a chunk's memory.
+
+        The descriptor is the caller's. As long as any process has it the memory and its
+        contents stay, even when this process dies.
+        """
+        return self._memory.share(self._mapped[chunk.address].handle)
+
+    def adopt(self, blocks: Iterable[Block], descriptors: Mapping[Chunk, int]) -> int:
+        """Take over shared memory and what lives in it, at the same addresses.
+
+        Parameters
+        ----------
+        blocks
+            The live allocations.
+        descriptors
+            A descriptor of each chunk in which they lie; they stay the caller's.
+
+        Returns
+        -------
+        int
+            A ``CUresult`` value. After a failure the arena is good for nothing but `close`.
+        """
+        for chunk, descriptor in descriptors.items():
+            code, handle = self._memory.take(chunk, descriptor)
+            if code:
+                return code
+            self._note(chunk, handle)
+        for address, size in blocks:
+            code = self._allocate(size, address)[0]
+            if code:
+                return code
+            if not descriptors.keys() >= set(self._placement.chunks(address)):
+                return INVALID_VALUE
+        return SUCCESS
+
     def close(self) -> None:
         """Give memory and addresses back; the device must be idle."""
         for mapped in list(self._mapped.values()):
@@ -217,7 +249,7 @@ class Arena:
                 self._set_empty(mapped, 0)
             self._unmap(mapped)
         base, end = self._placement.base, self._placement.end
-        self._cuda.cuMemAddressFree(base, end - base)
+        self._memory.unreserve(base, end - base)
 
     def _back(self, chunks: list[Chunk]) -> int:
         """Put memory behind chunks, all or none. Returns a ``CUresult`` value."""
@@ -245,32 +277,21 @@ class Arena:
         return SUCCESS
 
     def _map(self, chunk: Chunk) -> int:
-        """Map fresh memory; it is empty until somebody takes it. Returns a ``CUresult`` value."""
-        code, handle = self._create(chunk.size)
-        if code:
-            return code
-        cuda, (address, size) = self._cuda, chunk
-        code = int(cuda.cuMemMap(address, size, 0, handle, 0)[0])
-        if not code:
-            code = int(cuda.cuMemSetAccess(address, size, self._access, len(self._access))[0])
-            if code:
-                cuda.cuMemUnmap(address, size)
-        if code:
-            cuda.cuMemRelease(handle)
-            return code
-        mapped = self._mapped[address] = Mapped(chunk, handle)
-        self._set_empty(mapped, 0)
-        return SUCCESS
-
-    def _create(self, size: int) -> tuple[int, Any]:
-        """Create physical memory; before there is none, give up what is free here."""
-        code, handle = self._cuda.cuMemCreate(size, self._properties, 0)
+        """Map fresh memory; before there is none, give up what is free here."""
+        code, handle = self._memory.map(chunk)
         for give_up in (self._reclaim_done, self.reclaim):
             if code != OUT_OF_MEMORY or not self._empty:
                 break
             give_up()
-            code, handle = self._cuda.cuMemCreate(size, self._properties, 0)
-        return int(code), handle
+            code, handle = self._memory.map(chunk)
+        if not code:
+            self._note(chunk, handle)
+        return code
+
+    def _note(self, chunk: Chunk, handle: Any) -> None:
+        """Note a mapped chunk; it is empty until somebody takes it."""
+        mapped = self._mapped[chunk.address] = Mapped(chunk, handle)
+        self._set_empty(mapped, 0)
 
     def _reclaim_done(self) -> None:
         for mapped in list(self._empty.values()):
@@ -286,43 +307,7 @@ class Arena:
 
     def _unmap(self, mapped: Mapped) -> None:
         """Give up an empty chunk."""
-        address, size = mapped.chunk
-        del self._mapped[address], self._empty[address]
-        self._reclaimable -= size
-        self._cuda.cuMemUnmap(address, size)
-        self._cuda.cuMemRelease(mapped.handle)
-
-
-def _properties(cuda: Any, device: int) -> Any:
-    """Describe the memory to create: on the device, to be shared by a descriptor."""
-    properties = cuda.CUmemAllocationProp()
-    properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    kinds = cuda.CUmemAllocationHandleType
-    properties.requestedHandleTypes = kinds.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    properties.location = _location(cuda, device)
-    attributes = cuda.CUdevice_attribute
-    code, direct = cuda.cuDeviceGetAttribute(
-        attributes.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device
-    )
-    if not code and direct:
-        properties.allocFlags.gpuDirectRDMACapable = 1
-    return properties
-
-
-def _access(cuda: Any, device: int) -> Any:
-    """Describe full access by a device."""
-    access = cuda.CUmemAccessDesc()
-    access.location = _location(cuda, device)
-    access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    return access
-
-
-def _location(cuda: Any, device: int) -> Any:
-    location = cuda.CUmemLocation()
-    location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    location.id = device
-    return location
-
-
-def _name(code: Any) -> str:
-    return getattr(code, "name", f"error {int(code)}")
+        chunk = mapped.chunk
+        del self._mapped[chunk.address], self._empty[chunk.address]
+        self._reclaimable -= chunk.size
+        self._memory.unmap(chunk, mapped.handle)

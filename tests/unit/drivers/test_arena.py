@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from helpers.gate import Gate
 
 from outlast.errors import ConfigError, RestoreFailed
 from outlast.server.drivers.arena import KEPT, Arena
-from outlast.server.drivers.placement import CHUNK, GRANULE
+from outlast.server.drivers.placement import CHUNK, GRANULE, Chunk
 
 MIB = 1 << 20
 DEVICE = 1 << 30  # bytes of the device
@@ -242,6 +243,27 @@ def test_memory_that_no_pending_work_used_is_not_ordered(
     assert fences.ordered == []
 
 
+def test_a_smaller_number_for_what_is_left_of_earlier_work_confuses_nothing(
+    make_arena: Any, monkeypatch: pytest.MonkeyPatch, fences: Any
+) -> None:
+    arena, finished = make_arena(), False
+    numbers = iter([22, 12, 30, 30, 0])
+    monkeypatch.setattr(fences, "fence", lambda: next(numbers))
+    monkeypatch.setattr(fences, "done", lambda fence: finished)
+    first, second, third = (allocate(arena, 512) for _ in range(3))
+    for address in (second, first, third):
+        arena.release(address)
+    assert allocate(arena, 512) == first
+    assert fences.ordered == [22]
+    arena.release(first)
+    assert [allocate(arena, 512) for _ in range(3)] == [first, second, third]
+    assert fences.ordered == [22, 30]
+    finished = True
+    arena.release(first)
+    assert allocate(arena, 512) == first
+    assert fences.ordered == [22, 30]
+
+
 @pytest.mark.parametrize("size", [2 * MIB, 64 * MIB, 512 * MIB])
 def test_memory_stays_mapped_while_work_uses_it(
     cuda: Any, arena: Arena, fences: Any, size: int
@@ -328,6 +350,51 @@ def test_a_live_set_comes_back_at_its_addresses_in_any_order(cuda: Any, make_are
         assert word(cuda, address + size - 4) == number * 0x01010101
     assert after.allocations() == sorted(blocks)
     assert [allocate(after, size) for size in (MIB, 9 * MIB)] == next_ones
+
+
+def test_shared_memory_is_taken_over_with_its_contents(cuda: Any, make_arena: Any) -> None:
+    before = make_arena()
+    sizes = [700, 20 * MIB, 20 * MIB, 33 * MIB, 400 * MIB]
+    live = [allocate(before, size) for size in sizes]
+    idle = allocate(before, 64 * MIB)
+    for number, address in enumerate(live):
+        fill(cuda, address, 512, number)
+    before.release(idle)
+    blocks = before.allocations()
+    shared = {chunk: before.share(chunk)[1] for chunk in before.chunks()}
+    assert sum(chunk.size for chunk in shared) == 2 * CHUNK + 34 * MIB + 400 * MIB
+    before.close()
+    assert cuda.cuMemGetInfo()[1] == DEVICE
+    after = make_arena()
+    try:
+        assert after.adopt(blocks, shared) == 0
+    finally:
+        for descriptor in shared.values():
+            os.close(descriptor)
+    assert [word(cuda, address) for address in live] == [n * 0x01010101 for n in range(5)]
+    assert (after.allocations(), after.reclaimable) == (blocks, 0)
+    assert free_bytes(cuda, after) == DEVICE - after.mapped
+    assert allocate(after, 12 * MIB) == live[2] + 20 * MIB
+    for address in live:
+        assert after.release(address) == 0
+
+
+def test_allocations_without_their_memory_are_not_taken_over(cuda: Any, make_arena: Any) -> None:
+    before = make_arena()
+    blocks = [before.find(allocate(before, size)) for size in (20 * MIB, 20 * MIB)]
+    first, second = (before.share(chunk)[1] for chunk in before.chunks())
+    chunks = before.chunks()
+    before.close()
+    for descriptors in (
+        {chunks[0]: first},
+        {chunks[0]: first, Chunk(chunks[1].address, 2 * CHUNK): second},
+        {chunks[0]: first, chunks[1]: -1},
+    ):
+        arena = make_arena()
+        assert arena.adopt(blocks, descriptors) == INVALID_VALUE
+        arena.close()
+    os.close(first)
+    os.close(second)
 
 
 def test_an_address_that_is_taken_or_impossible_is_refused(arena: Arena) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given
@@ -24,35 +24,79 @@ STEPS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 10_000)), max_si
 Steps = list[tuple[bool, int, int]]
 
 
-@dataclass
-class Fences:
-    """Work that is done up to ``completed``; every fence names one piece more."""
+STREAMS = 3
 
-    issued: int = 0
-    completed: int = 0
-    ordered: int = 0
-    #: What the arena may not touch before this fence is done: start -> end and fence.
-    busy: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a stream."""
+
+    number: int
+    stream: int
+
+
+class Fences:
+    """Work of several streams. A fence has the number of its newest mark; 0 if all is done."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.newest: dict[int, Mark] = {}
+        #: How far each stream is.
+        self.completed = [0] * STREAMS
+        self.named: dict[int, frozenset[Mark]] = {0: frozenset()}
+        #: How far into each stream all later work is ordered behind it.
+        self.ordered = [0] * STREAMS
+        #: What the arena may not touch before work is done: start -> end and marks.
+        self.busy: dict[int, tuple[int, frozenset[Mark]]] = {}
+
+    def issue(self, stream: int) -> None:
+        """Issue work."""
+        self.number += 4
+        self.newest[stream] = Mark(self.number, stream)
+
+    def run(self, stream: int, number: int) -> None:
+        """Do a stream's work up to a number."""
+        self.completed[stream] = max(self.completed[stream], number)
+
+    def passed(self, mark: Mark) -> bool:
+        return mark.number <= self.completed[mark.stream]
+
+    def open(self) -> frozenset[Mark]:
+        """Return the marks of all work that is not done."""
+        return frozenset(m for m in self.newest.values() if not self.passed(m))
 
     def fence(self) -> int:
-        self.issued += 1
-        return self.issued
+        marks = self.open()
+        fence = max((mark.number for mark in marks), default=0)
+        self.named.setdefault(fence, marks)
+        return fence
 
     def done(self, fence: int) -> bool:
-        return fence <= self.completed
+        return all(map(self.passed, self.named[fence]))
 
     def wait(self, fence: int, timeout: float) -> bool:
-        self.completed = max(self.completed, fence)
+        for mark in self.named[fence]:
+            self.run(mark.stream, mark.number)
         return True
 
     def order_after(self, fence: int) -> None:
-        assert fence > self.completed
-        self.ordered = max(self.ordered, fence)
+        assert not self.done(fence)
+        for mark in self.named[fence]:
+            if not self.passed(mark):
+                self.ordered[mark.stream] = max(self.ordered[mark.stream], mark.number)
 
-    def unfinished(self, start: int, end: int) -> int:
-        """Return the newest fence of pending work that uses a range; 0 if there is none."""
-        over = [f for a, (b, f) in self.busy.items() if a < end and start < b]
-        return max((f for f in over if not self.done(f)), default=0)
+    def free(self, start: int, end: int) -> None:
+        """Note that all work so far may use a range."""
+        self.busy[start] = end, self.open()
+
+    def users(self, start: int, end: int) -> set[Mark]:
+        """Return the pending work that may use a range."""
+        over = [marks for a, (b, marks) in self.busy.items() if a < end and start < b]
+        return {mark for marks in over for mark in marks if not self.passed(mark)}
+
+    def idle(self) -> None:
+        """Do all work."""
+        self.completed = [self.number] * STREAMS
 
 
 class Device(VmmCalls):
@@ -103,7 +147,7 @@ class Device(VmmCalls):
 
     def cuMemUnmap(self, ptr: Any, size: Any) -> Any:
         assert self.mapped.pop(ptr) == size
-        assert not self.fences.unfinished(ptr, ptr + size)
+        assert not self.fences.users(ptr, ptr + size)
         self.usable.discard(ptr)
         return (0,)
 
@@ -124,7 +168,7 @@ class Device(VmmCalls):
 
 
 class Program:
-    """Allocates and frees, with work pending on all that it frees."""
+    """Allocates and frees; work may be pending on what it frees."""
 
     def __init__(self, memory: int) -> None:
         self.fences = Fences()
@@ -133,32 +177,38 @@ class Program:
         self.live: dict[int, int] = {}
 
     def allocate(self, size: int) -> tuple[int, int]:
-        before = self.fences.ordered
+        before = list(self.fences.ordered)
         code, address = self.arena.allocate(size)
         if code:
             return code, address
         end = address + size
         assert all(end <= a or a + n <= address for a, n in self.live.items())
         assert self.device.backs(address, end)
-        assert self.fences.ordered == max(before, self.fences.unfinished(address, end))
+        # It is ordered behind whatever uses the range, and behind nothing more.
+        for mark in self.fences.users(address, end):
+            before[mark.stream] = max(before[mark.stream], mark.number)
+        assert self.fences.ordered == before
         self.live[address] = size
         return code, address
 
     def free(self, choice: int) -> None:
         address = list(self.live)[choice % len(self.live)]
         end = address + self.live.pop(address)
+        if choice % 2:
+            self.fences.issue(choice // 2 % STREAMS)
+        self.fences.free(address, end)
         assert self.arena.release(address) == 0
-        self.fences.busy[address] = end, self.fences.issued
 
     def run(self, steps: Steps, lag: int) -> list[tuple[int, int]]:
-        """Do the steps; the device is ``lag`` pieces of work behind."""
+        """Do the steps; each stream is ``lag`` pieces of work behind the one before it."""
         outcomes = []
         for free, size, choice in steps:
             if free and self.live:
                 self.free(choice)
             else:
                 outcomes.append(self.allocate(size))
-            self.fences.completed = max(self.fences.completed, self.fences.issued - lag)
+            for stream in range(STREAMS):
+                self.fences.run(stream, self.fences.number - 4 * lag * stream)
             self.check()
         return outcomes
 
@@ -177,7 +227,7 @@ class Program:
     def end(self, memory: int) -> None:
         while self.live:
             self.free(0)
-        self.fences.completed = self.fences.issued
+        self.fences.idle()
         self.arena.trim()
         assert self.arena.reclaimable <= KEPT
         self.arena.reclaim()
@@ -191,7 +241,7 @@ def test_addresses_do_not_depend_on_when_work_ends(steps: Steps, lag: int) -> No
     memory = 1 << 50
     prompt, late = Program(memory), Program(memory)
     assert prompt.run(steps, 0) == late.run(steps, lag)
-    assert prompt.fences.ordered == 0
+    assert not any(prompt.fences.ordered)
     for program in (prompt, late):
         program.end(memory)
 

@@ -1,0 +1,116 @@
+"""A device's physical memory, by CUDA's calls for virtual memory.
+
+All of it can be shared by a descriptor, and read by other devices on the bus where the
+device can do that. Codes are ``CUresult`` values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.errors import ConfigError, RestoreFailed
+from outlast.server.drivers.placement import GRANULE, Chunk
+
+
+class PhysicalMemory:
+    """Creates, maps and shares the memory of one device.
+
+    Parameters
+    ----------
+    cuda
+        Has what is used here of `cuda.bindings.driver`, by its names.
+    device
+        The device's ordinal.
+
+    Raises
+    ------
+    ConfigError
+        The device has no memory in units of `GRANULE`.
+    """
+
+    def __init__(self, cuda: Any, device: int) -> None:
+        self._cuda = cuda
+        kinds = cuda.CUmemAllocationHandleType
+        self._descriptors = kinds.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        self._properties = self._describe(device)
+        access = cuda.CUmemAccessDesc()
+        access.location = self._properties.location
+        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        self._access = [access]
+        option = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        code, granularity = cuda.cuMemGetAllocationGranularity(self._properties, option)
+        if code or GRANULE % int(granularity):
+            raise ConfigError(f"device {device} has no memory in units of {GRANULE} bytes")
+
+    def _describe(self, device: int) -> Any:
+        """Return the properties of the memory to create."""
+        cuda = self._cuda
+        location = cuda.CUmemLocation()
+        location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = device
+        properties = cuda.CUmemAllocationProp()
+        properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.requestedHandleTypes = self._descriptors
+        properties.location = location
+        attributes = cuda.CUdevice_attribute
+        code, direct = cuda.cuDeviceGetAttribute(
+            attributes.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device
+        )
+        if not code and direct:
+            properties.allocFlags.gpuDirectRDMACapable = 1
+        return properties
+
+    def reserve(self, base: int, size: int) -> None:
+        """Reserve exactly these addresses.
+
+        Raises
+        ------
+        RestoreFailed
+            They cannot be had in this process.
+        """
+        code, got = self._cuda.cuMemAddressReserve(size, GRANULE, base, 0)
+        if code:
+            reason = str(getattr(code, "name", int(code)))
+        elif int(got) == base:
+            return
+        else:
+            self._cuda.cuMemAddressFree(got, size)
+            reason = f"something lies there, the driver offers {int(got):#x}"
+        raise RestoreFailed(
+            f"cannot reserve {size} bytes of device addresses at {base:#x}: {reason}"
+        )
+
+    def unreserve(self, base: int, size: int) -> None:
+        """Give addresses back, of which none has memory."""
+        self._cuda.cuMemAddressFree(base, size)
+
+    def map(self, chunk: Chunk) -> tuple[int, Any]:
+        """Map fresh memory, which holds zeros; return a code and its handle."""
+        code, handle = self._cuda.cuMemCreate(chunk.size, self._properties, 0)
+        return (int(code), None) if code else self._attach(chunk, handle)
+
+    def take(self, chunk: Chunk, descriptor: int) -> tuple[int, Any]:
+        """Map the memory behind a descriptor, which stays the caller's; as `map` otherwise."""
+        code, handle = self._cuda.cuMemImportFromShareableHandle(descriptor, self._descriptors)
+        return (int(code), None) if code else self._attach(chunk, handle)
+
+    def unmap(self, chunk: Chunk, handle: Any) -> None:
+        """Unmap memory and give it up; nothing may use it any more."""
+        self._cuda.cuMemUnmap(chunk.address, chunk.size)
+        self._cuda.cuMemRelease(handle)
+
+    def share(self, handle: Any) -> tuple[int, int]:
+        """Return a code and a descriptor of memory, which is the caller's."""
+        code, descriptor = self._cuda.cuMemExportToShareableHandle(handle, self._descriptors, 0)
+        return (int(code), -1) if code else (0, int(descriptor))
+
+    def _attach(self, chunk: Chunk, handle: Any) -> tuple[int, Any]:
+        cuda, (address, size) = self._cuda, chunk
+        code = int(cuda.cuMemMap(address, size, 0, handle, 0)[0])
+        if not code:
+            code = int(cuda.cuMemSetAccess(address, size, self._access, len(self._access))[0])
+            if not code:
+                return 0, handle
+            cuda.cuMemUnmap(address, size)
+        cuda.cuMemRelease(handle)
+        return code, None
