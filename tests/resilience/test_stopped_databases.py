@@ -155,6 +155,29 @@ def test_sigterm_while_postgresql_is_gone_ends_the_server_within_grace(
 
 
 @pytest.mark.slow
+def test_sigterm_while_the_commit_of_an_epoch_is_tried_again(
+    postgres: PostgresServer, arguments: list[str], tmp_path: Path
+) -> None:
+    """E11b: what was cut before is not committed, and nothing newer can be."""
+    options = [*arguments, "--checkpoint-interval", "0.2", "--grace", str(GRACE)]
+    with (
+        ServerProcess(tmp_path / "state", options) as server,
+        programs(server, tmp_path / "client") as clients,
+    ):
+        with stopped(postgres):
+            go_on(clients, "6")
+            assert_eventually(lambda: waits_for_the_journal(server), "a back-off")
+            started = time.monotonic()
+            assert server.terminate() == 3
+            assert time.monotonic() - started < GRACE + NOISE
+            for name in SESSIONS:
+                assert f"not saved: {name}:" in server.log_text()
+        server.start()
+        go_on(clients, "6", "7", "7")
+        assert [client.end() for client in clients] == [0, 0]
+
+
+@pytest.mark.slow
 def test_another_server_takes_over_what_one_could_not_give_back(
     postgres: PostgresServer, arguments: list[str], tmp_path: Path
 ) -> None:
