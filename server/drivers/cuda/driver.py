@@ -46,6 +46,9 @@ class CudaDriver(ModuleCalls, Driver):
     def drain(self) -> None:
         """Make `fileno` unreadable again."""
         _drain(self._descriptor)
+        for device in self._devices:
+            # Work has ended, and with it perhaps the last use of memory that was freed.
+            device.arena.trim()
 
     # -- tickets -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from typing import Any
 
 from outlast.server.drivers.base import FunctionInfo, GlobalInfo, ModuleInfo, ParameterInfo
@@ -17,6 +18,8 @@ from outlast.server.drivers.cuda.objects import (
     Module,
 )
 from outlast.server.drivers.cuda.symbols import variable_names
+
+log = logging.getLogger(__name__)
 
 
 class ModuleCalls(MemoryCalls):
@@ -55,10 +58,16 @@ class ModuleCalls(MemoryCalls):
         error, handle = self.cuModuleLoadData(image)
         if error:
             return error, 0
-        if {g.name: g.address for g in self._modules[handle].globals} != addresses:
-            self.cuModuleUnload(handle)
-            return OUT_OF_MEMORY, 0
-        return 0, handle
+        found = {g.name: g.address for g in self._modules[handle].globals}
+        if found == addresses:
+            return 0, handle
+        log.warning(
+            "the variables of a module do not come back to their addresses: %s",
+            ", ".join(f"{name} at {address:#x}" for name, address in found.items()),
+            extra={"action": "variables_moved"},
+        )
+        self.cuModuleUnload(handle)
+        return OUT_OF_MEMORY, 0
 
     def cuModuleUnload(self, hmod: int) -> tuple[int]:
         """Unload a module; work that was issued before still runs its code."""

@@ -25,13 +25,18 @@ _NOT_OFFERED = (
     *("HANDLE_TYPE_FABRIC_SUPPORTED", "GPU_DIRECT_RDMA_SUPPORTED"),
     *("GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS", "GPU_DIRECT_RDMA_WRITES_ORDERING"),
     *("GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED", "MEMPOOL_SUPPORTED_HANDLE_TYPES"),
-    *("DMA_BUF_SUPPORTED", "IPC_EVENT_SUPPORTED", "MULTICAST_SUPPORTED", "HOST_NUMA_MULTINODE_IPC"),
+    *(
+        "DMA_BUF_SUPPORTED",
+        "IPC_EVENT_SUPPORTED",
+        "MULTICAST_SUPPORTED",
+        "HOST_NUMA_MULTINODE_IPC_SUPPORTED",
+    ),
     *("HOST_NUMA_MEMORY_POOLS_SUPPORTED", "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"),
     *("HOST_MEMORY_POOLS_SUPPORTED", "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"),
     *("HOST_ALLOC_DMA_BUF_SUPPORTED", "ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED"),
     *("HOST_NATIVE_ATOMIC_SUPPORTED", "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED"),
     *("DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED", "CAN_USE_64_BIT_STREAM_MEM_OPS"),
-    *("CAN_USE_STREAM_WAIT_VALUE_NOR", "MEM_SYNC_DOMAIN_COUNT"),
+    *("CAN_USE_STREAM_WAIT_VALUE_NOR",),
 )
 _NO_NUMBER = ("NUMA_ID", "HOST_NUMA_ID")
 
@@ -69,9 +74,9 @@ def _attributes(cuda: Any, device: Any) -> dict[int, int]:
             values[int(attribute)] = int(value)
     for names, value in ((_NOT_OFFERED, 0), (_NO_NUMBER, -1)):
         for name in names:
-            number = getattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}", None)
-            if number is not None and int(number) in values:
-                values[int(number)] = value
+            number = int(CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"])
+            if number in values:
+                values[number] = value
     return values
 
 

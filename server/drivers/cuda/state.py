@@ -69,6 +69,9 @@ class DriverState:
         self._blocked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
             self._devices = self._find_devices(base, arena_size)
+            # CUDA puts a context's modules where this process has room when the context is
+            # made: now it is laid out as in every other worker, later it is not.
+            self._open(self._devices[0])
         except BaseException:
             os.close(self._descriptor)
             os.close(self._blocked)
