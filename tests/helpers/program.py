@@ -55,8 +55,12 @@ class Program:
     """
 
     def __init__(self, endpoint: str, session: str, state: Path, **settings: Any) -> None:
-        self.link = open_link(endpoint, session, state, **settings)
-        cuda.use_link(self.link)
+        self.begin(open_link(endpoint, session, state, **settings))
+
+    def begin(self, link: SessionLink) -> None:
+        """Initialise CUDA over a link."""
+        self.link = link
+        cuda.use_link(link)
         ok(cuda.cuInit(0))
         self.use_primary()
 
