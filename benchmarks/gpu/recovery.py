@@ -21,8 +21,8 @@ from harness import Server, report  # noqa: E402
 import outlast.shim.driver as cuda  # noqa: E402
 from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
 
-GIB = 1 << 30
-SIZES = (1 * GIB, 4 * GIB)
+MIB, GIB = 1 << 20, 1 << 30
+SIZES = (64 * MIB, 1 * GIB, 4 * GIB)
 DEADLINE = 120.0  # seconds
 #: Beside the memory of a session's server, which may be on this host too.
 BASE = 0x1200_0000_0000
@@ -78,11 +78,11 @@ def saving(provider: str, folder: Path) -> None:
 
 
 def _stalls(server: Server, size: int) -> None:
-    name = f"{size // GIB} GiB"
+    name = f"{size / GIB:g} GiB"
     began = time.perf_counter()
     server.stop(DEADLINE)
     saved = time.perf_counter() - began
-    report(f"checkpoint at SIGTERM, {name}", size / saved / 1e9, "GB/s", by="outlast")
+    report(f"save and exit at SIGTERM, {name}", size / saved / 1e9, "GB/s", by="outlast")
     server.start()
     ok(cuda.cuCtxSynchronize())
     report(f"planned restart, {name}: stall", time.perf_counter() - began, "s", by="outlast")
@@ -93,7 +93,7 @@ def _stalls(server: Server, size: int) -> None:
     ok(cuda.cuCtxSynchronize())
     stall = time.perf_counter() - began
     report(f"worker killed, {name}: stall", stall, "s", by="outlast")
-    report(f"restore, {name}", size / stall / 1e9, "GB/s", by="outlast")
+    report(f"restore in a new worker, {name}", size / stall / 1e9, "GB/s", by="outlast")
 
 
 def main() -> None:

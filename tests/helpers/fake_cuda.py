@@ -108,8 +108,8 @@ class FakeCuda:
 class Bench:
     """A timeline with one context."""
 
-    def __init__(self) -> None:
-        self.cuda = FakeCuda()
+    def __init__(self, cuda: FakeCuda | None = None) -> None:
+        self.cuda = cuda or FakeCuda()
         self.errors: list[int] = []
         self.context = Context(1, device=None)  # type: ignore[arg-type]
         self.context.legacy = Stream(0, 0, self.context)

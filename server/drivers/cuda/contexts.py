@@ -77,13 +77,18 @@ class ContextCalls(DriverState):
         context = self._contexts.get(int(ctx))
         if context is None or context is context.device.primary:
             return (INVALID_CONTEXT,)
-        self._empty(context)
+        with self.within(context):
+            self._empty(context)
+            for stream in (context.legacy, context.per_thread):
+                self.staging.release(stream)
         self._watchers.close(context)
-        self.timeline.forget(context)
         del self._contexts[context.handle]
         if self._current is context:
             self._make_current(None)
-        return (self._result(self.cuda.cuCtxDestroy(context.handle)),)
+        code = self._result(self.cuda.cuCtxDestroy(context.handle))
+        self.timeline.forget(context)
+        self._leaving = [(t, m) for t, m in self._leaving if m.context is not context]
+        return (code,)
 
     def cuCtxSetCurrent(self, ctx: int) -> tuple[int]:
         """Make a context current; 0 for none."""

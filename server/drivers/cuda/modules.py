@@ -81,18 +81,19 @@ class ModuleCalls(MemoryCalls):
         for function in module.functions:
             self._functions.pop(function, None)
         # Unloading waits for the device; the executor must not.
-        self._leaving.append((self.timeline.fence(), module.raw))
+        self._leaving.append((self.timeline.fence(), module))
         return self._unload()
 
     def _unload(self) -> int:
         """Unload the modules whose code cannot be running any more."""
         code = 0
         left = []
-        for ticket, raw in self._leaving:
+        for ticket, module in self._leaving:
             if self.timeline.done(ticket):
-                code = code or self._result(self.cuda.cuModuleUnload(raw))
+                with self.within(module.context):
+                    code = code or self._result(self.cuda.cuModuleUnload(module.raw))
             else:
-                left.append((ticket, raw))
+                left.append((ticket, module))
         self._leaving = left
         return code
 

@@ -40,6 +40,8 @@ class Context:
 
     handle: int
     device: Device
+    #: False once it is destroyed, and its events with it: its work is over.
+    alive: bool = True
     legacy: Stream = field(init=False)
     per_thread: Stream = field(init=False)
     streams: dict[int, Stream] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class DriverState:
         self._functions: dict[int, Function] = {}
         self._modules: dict[int, Module] = {}
         #: Modules that go when the work that may run their code is done: (ticket, module).
-        self._leaving: list[tuple[int, Any]] = []
+        self._leaving: list[tuple[int, Module]] = []
         self._next_event = 0
         self.timeline = Timeline(cuda, self.failed, self._contexts.values)
         self._watchers = Watchers(cuda)

@@ -138,7 +138,7 @@ class Timeline:
         """Return whether the device has passed a mark (or will never, after a fault)."""
         if mark.done:
             return True
-        error = int(self._query(mark.raw)[0])
+        error = int(self._query(mark.raw)[0]) if mark.stream.context.alive else 0
         if error == NOT_READY:
             return False
         mark.done = True
@@ -207,11 +207,10 @@ class Timeline:
         stream.context.orphans += self._unfinished([stream])
 
     def forget(self, context: Context) -> None:
-        """Drop a context that is gone, with its marks and gates."""
+        """Take in that a context is destroyed."""
+        context.alive = False
         for source in [s for s in self._gates if s.context is context]:
             del self._gates[source]
-        for ticket, marks in list(self._tickets.items()):
-            self._tickets[ticket] = tuple(m for m in marks if m.stream.context is not context)
 
     def _unfinished(self, streams: Iterable[Stream]) -> list[Mark]:
         """Return a mark of each stream with work under way, made now where there is none."""

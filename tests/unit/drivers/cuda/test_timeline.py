@@ -185,3 +185,11 @@ def test_tickets_that_nobody_asks_for_are_forgotten(bench: Bench) -> None:
         bench.issue(stream).ended = True
         bench.timeline.ticket(stream)
     assert len(bench.timeline._tickets) < 10_000
+
+
+def test_work_of_a_destroyed_context_is_over(bench: Bench) -> None:
+    bench.issue(bench.stream())
+    ticket = bench.timeline.fence()
+    assert not bench.timeline.done(ticket)
+    bench.timeline.forget(bench.context)
+    assert bench.timeline.done(ticket)
