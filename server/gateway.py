@@ -27,6 +27,7 @@ from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
+from outlast.session.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Gateway:
         self._lease = DatabaseThread(config.database, migrate=False)
         self.watch(self._lease.fileno(), self._lease.deliver)
         self.valid_until = 0.0
+        #: The lease has ended, and it is not known yet whose sessions are ours still.
+        self._lapsed = False
         #: Where clients come; the real port once it is bound.
         self.endpoint = config.bind
         #: Whether clients are answered yet.
@@ -152,7 +155,7 @@ class Gateway:
         soonest = min(at for at, _ in self._timers)
         return max(0, min(1000, int((soonest - time.monotonic()) * 1000) + 1))
 
-    def _register(self, store: Any) -> float:
+    def _register(self, store: Store) -> float:
         asked = time.monotonic()
         store.register_server(
             self.server_id, socket.gethostname(), self.endpoint, self.config.lease_ttl
@@ -207,30 +210,39 @@ class Gateway:
 
     def _renew(self) -> None:
         asked = time.monotonic()
+        ttl = self.config.lease_ttl
 
-        def renewed(alive: bool | None, error: OutlastError | None) -> None:
+        def renewed(tokens: dict[str, int] | None, error: OutlastError | None) -> None:
             if self.drain is not None and self.drain.finished:
                 return  # the lease is being given back
             if error is not None:
                 log.error("the lease was not renewed: %s", error, extra={"action": "renew_failed"})
-            elif not alive:
-                log.error(
-                    "superseded: the lease has ended, others may have taken sessions over",
-                    extra={"action": "superseded"},
-                )
-                self.finish(1)
-                return
             else:
-                self.valid_until = asked + self.config.lease_ttl
+                if tokens is not None:
+                    self._lapsed = False
+                    self.sessions.keep_only(tokens)
+                self.valid_until = asked + ttl
                 self.sessions.lease_renewed(self.valid_until)
             if self._exit_code is None:
-                wait = self.config.lease_ttl / (3 if error is None else 10)
-                self.after(wait, self._renew)
+                self.after(ttl / (3 if error is None else 10), self._renew)
 
-        ttl = self.config.lease_ttl
-        self._lease.submit(
-            lambda store: store.renew_lease(self.server_id, ttl), renewed, patience=ttl / 10
-        )
+        self._lease.submit(self._extend, renewed, patience=ttl / 10)
+
+    def _extend(self, store: Store) -> dict[str, int] | None:
+        """Extend the lease (in the lease's thread), or take a new one if it has ended.
+
+        Returns
+        -------
+        dict or None
+            After a new one: the tokens of the sessions that nobody has taken over meanwhile,
+            whose workers may go on. None: it had not ended.
+        """
+        self._lapsed = self._lapsed or not store.renew_lease(self.server_id, self.config.lease_ttl)
+        if not self._lapsed:
+            return None
+        log.error("the lease has ended, a new one is taken", extra={"action": "lease_lapsed"})
+        self._register(store)
+        return {row.id: row.token for row in store.sessions(self.server_id)}
 
     # -- clients -------------------------------------------------------------------------------
 

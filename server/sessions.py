@@ -107,6 +107,23 @@ class SessionTable:
             assert entry.worker is not None
             entry.worker.send("lease", until=valid_until)
 
+    def keep_only(self, tokens: dict[str, int]) -> None:
+        """End the workers of sessions that others have taken over, or may have.
+
+        Parameters
+        ----------
+        tokens : dict
+            Fencing token of each session that is this server's still.
+        """
+        for entry in self.running():
+            if entry.row is None or tokens.get(entry.session_id) != entry.row.token:
+                log.error(
+                    "superseded: the session has been taken over",
+                    extra={"action": "superseded", "session": entry.session_id},
+                )
+                self.close_worker(entry)
+                self.tidy(entry)
+
     def stop_all(self, patience: float = PATIENCE) -> None:
         """End every worker and wait for them, ``patience`` seconds for all together."""
         for entry in self.running():

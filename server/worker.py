@@ -184,6 +184,8 @@ class Worker:
                 self._on_urgent(message)
                 self._inbox.append(message)
                 self._link.wake()
+            if not self._may_act():
+                continue  # the client may have been given to another server: it must notice
             in_call = self._executor.in_call
             busy = (in_call[0], time.monotonic() - in_call[1]) if in_call else (0, 0.0)
             self._link.stand_in(self._host.generation, *busy)

@@ -11,7 +11,7 @@ class SessionState(enum.StrEnum):
     """What a session is in."""
 
     ACTIVE = "active"
-    #: One call kills its worker again and again; epochs are kept.
+    #: One call kills its worker again and again, or cannot be replayed; epochs are kept.
     PARKED = "parked"
     ENDED = "ended"
 

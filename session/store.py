@@ -74,8 +74,8 @@ class Store:
         Returns
         -------
         bool
-            False when it had ended: others may have claimed sessions since, so the server
-            must register and claim again.
+            False when it had ended: the server must register again, and others may have
+            claimed sessions since, whose tokens are higher then.
         """
         with self.engine.begin() as connection:
             return leases.renew(connection, self.clock, server_id, ttl)
@@ -222,7 +222,7 @@ class Store:
             )
 
     def park(self, session_id: str, token: int, seq: int, reason: str) -> SessionRow:
-        """Set a session aside whose call ``seq`` kills its worker; its epochs stay."""
+        """Set a session aside because of its call ``seq``; its epochs stay."""
         with self.engine.begin() as connection:
             row = fence.current(connection, session_id, token)
             parked = {"state": SessionState.PARKED, "failed_seq": seq, "failed_reason": reason}

@@ -79,7 +79,7 @@ class ServerDraining(OutlastError):
 
 
 class SessionFailed(OutlastError):
-    """The session is parked: one call kills its worker again and again."""
+    """The session is parked: one call kills its worker again and again, or cannot be replayed."""
 
     code = 8
     cu_result = 719  # CUDA_ERROR_LAUNCH_FAILED

@@ -172,6 +172,20 @@ def test_a_worker_whose_session_another_server_has_taken_is_ended(
     assert worker.closed  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "kept"), [({"train": 1}, True), ({"train": 2}, False), ({}, False)]
+)
+def test_behind_a_lease_that_had_ended_only_what_nobody_took_over_goes_on(
+    gateway: InlineGateway, entry: SessionEntry, tokens: dict[str, int], kept: bool
+) -> None:
+    worker: Any = entry.worker
+
+    gateway.sessions.keep_only(tokens)
+
+    assert worker.closed is not kept
+    assert (gateway.sessions.entry("train") is entry) is kept
+
+
 def test_the_epochs_of_an_ended_session_are_removed_before_its_worker_goes(
     gateway: InlineGateway, entry: SessionEntry
 ) -> None:
