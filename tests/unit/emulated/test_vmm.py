@@ -233,6 +233,14 @@ def test_addresses_that_are_given_back_hold_plain_zeros(program: Program) -> Non
     assert program.words(address) == [9]
 
 
+def test_a_small_reservation_can_be_given_back_where_nothing_ever_was(program: Program) -> None:
+    far = program.cuda.devices()[0].arena_base + (30 << 30)
+    assert program.reserve(4096, far) == far
+    assert program.cuda.cuMemAddressFree(far, 4096)[0] == 0
+    assert program.cuda.cuCtxSynchronize()[0] == 0
+    assert program.reserve(GRANULARITY, far) == far
+
+
 def test_addresses_of_another_device_do_not_take_this_ones_memory(make_host: Any) -> None:
     program = Program(make_host(devices=2))
     second = program.cuda.devices()[1].arena_base + (1 << 30)
