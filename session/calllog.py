@@ -22,13 +22,16 @@ EPOCH_SHARE = 0.4
 
 
 class Spill(Protocol):
-    """Where batches go that memory has no room for (a file; in tests a list)."""
+    """Where batches go that memory has no room for (files; in tests a list)."""
 
     def write(self, parts: list[bytes]) -> int:
         """Append the parts and return where they begin; `LogFull` if there is no room."""
 
     def read(self, position: int, sizes: list[int]) -> list[bytes]:
         """Return parts of the given sizes from ``position``."""
+
+    def trim(self, position: int) -> None:
+        """Forget what lies before ``position``."""
 
     def reset(self) -> None:
         """Forget everything: no batch is spilled any more."""
@@ -161,7 +164,11 @@ class CallLog:
         self._asked_at = min(self._asked_at, self.bytes)
         for seq in [seq for seq in self.outcomes if seq < self.head]:
             del self.outcomes[seq]
-        if self._spill is not None and not self._spilled:
+        if self._spill is None:
+            return
+        if self._spilled:
+            self._spill.trim(self.batches[0].position)  # the oldest are spilled first
+        else:
             self._spill.reset()
 
     def since(self, seq: int) -> Iterator[Batch]:

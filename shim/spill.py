@@ -1,19 +1,32 @@
-"""The file that takes the log's overflow."""
+"""The files that take the log's overflow."""
 
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from pathlib import Path
+from typing import IO
 
 from outlast.errors import LogFull
 
+#: Bytes after which another file is begun: what is not needed any more goes a file at a time.
+PIECE = 64 << 20
+
 
 class FileSpill:
-    """Append-only temporary file, made on first use and gone with the process."""
+    """Append-only temporary files, made when they are needed and gone with the process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, piece: int = PIECE) -> None:
         self._folder = folder
-        self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
+        self._piece = piece
+        #: Each file and the position at which it begins.
+        self._files: deque[tuple[int, IO[bytes]]] = deque()
+        self._end = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self._end - self._files[0][0] if self._files else 0
 
     def write(self, parts: list[bytes]) -> int:
         """Append the parts and return where they begin.
@@ -23,28 +36,36 @@ class FileSpill:
         LogFull
             The file cannot be written.
         """
+        position = self._end
         try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder, prefix="outlast-log-")  # type: ignore[assignment]  # noqa: SIM115
-            assert self._file is not None
-            position = self._file.seek(0, 2)
+            if not self._files or position - self._files[-1][0] >= self._piece:
+                new = tempfile.TemporaryFile(dir=self._folder, prefix="outlast-log-")  # noqa: SIM115
+                self._files.append((position, new))
+            begin, file = self._files[-1]
+            file.seek(position - begin)
             for part in parts:
-                self._file.write(part)
-            self._file.flush()
+                file.write(part)
+            file.flush()
         except OSError as error:
             raise LogFull(
                 f"the call log cannot spill into {self._folder}: {error.strerror}; "
                 "set LUPINE_SPILL_DIR to a folder with room"
             ) from error
+        self._end += sum(map(len, parts))
         return position
 
     def read(self, position: int, sizes: list[int]) -> list[bytes]:
         """Return parts of the given sizes from ``position``."""
-        assert self._file is not None
-        self._file.seek(position)
-        return [self._file.read(size) for size in sizes]
+        begin, file = next(entry for entry in reversed(self._files) if entry[0] <= position)
+        file.seek(position - begin)
+        return [file.read(size) for size in sizes]
+
+    def trim(self, position: int) -> None:
+        """Forget what lies before ``position``."""
+        while len(self._files) > 1 and self._files[1][0] <= position:
+            self._files.popleft()[1].close()
 
     def reset(self) -> None:
         """Forget everything: no batch is spilled any more."""
-        if self._file is not None:
-            self._file.truncate(0)
+        while self._files:
+            self._files.popleft()[1].close()

@@ -37,6 +37,9 @@ class ListSpill:
             position += size
         return parts
 
+    def trim(self, position: int) -> None:
+        self.data = bytes(position) + self.data[position:]
+
     def reset(self) -> None:
         self.data = b""
         self.resets += 1
