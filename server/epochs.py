@@ -96,10 +96,17 @@ class EpochKeeper:
 
     def save(self, then: Then | None, copy: bool) -> None:
         """Save the idle device's state; ``copy``: so that calls can go on meanwhile."""
-        cut = self._host.cut()
-        snapshot = self._checkpointer.snapshot(self.identity, self._host.generation, cut, copy)
-        self._then = then
         self._began = time.monotonic()
+        cut = self._host.cut()
+        try:
+            snapshot = self._checkpointer.snapshot(self.identity, self._host.generation, cut, copy)
+        except MemoryError:
+            self._report(CheckpointError("there is no memory for a copy of the device's"), then)
+            return
+        except OutlastError as error:
+            self._report(error, then)
+            return
+        self._then = then
 
         def done(outcome: StoredEpoch | OutlastError) -> None:
             self._saved.append(outcome)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from outlast.errors import CheckpointError, OutlastError
 from outlast.server import epochs
 from outlast.server.checkpointer import Identity
 from outlast.server.epochs import EpochKeeper
@@ -28,6 +29,23 @@ def keeper_of(idle: Any) -> EpochKeeper:
     checkpointer: Any = SimpleNamespace(saving=False, executor=executor)
     none: Any = None
     return EpochKeeper(Identity("s", b"", 1), host, checkpointer, none, none, 0.0, 5.0, 30.0)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), CheckpointError("the device fails")])
+def test_a_copy_that_cannot_be_made_costs_the_epoch_and_not_the_worker(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot(*_: Any) -> None:
+        raise error
+
+    keeper = keeper_of(lambda deadline: True)
+    monkeypatch.setattr(keeper._checkpointer, "snapshot", snapshot, raising=False)
+    told: list[OutlastError | None] = []
+
+    keeper.begin(told.append)
+
+    assert [type(each) for each in told] == [CheckpointError]
+    assert not keeper.busy
 
 
 def test_an_epoch_that_fails_is_not_begun_again_at_once(clock: SimpleNamespace) -> None:
