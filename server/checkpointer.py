@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,20 +83,8 @@ class Checkpointer:
             RegionBuffer("memory", _key(region), _bytes_of(ex.driver, region, copy))
             for region in ex.driver.regions()
         ]
-        image_index = {}
-        for digest, image in ex.images.items():
-            image_index[digest] = len(buffers)
-            buffers.append(RegionBuffer("image", digest, image))
-        for handle, piece in ex.staged.items():
-            buffers.append(RegionBuffer("image", f"{STAGED}{handle}", bytes(piece)))
-        replies = []
-        for reply in cut.replies:
-            payload = None
-            if reply.kind == ReplyKind.OUTCOME and len(reply.data):
-                payload = len(buffers)
-                buffers.append(RegionBuffer("reply", str(reply.number), reply.data))
-            replies.append(m.Reply(reply.kind, reply.number, reply.result, reply.value, payload))
-        handles, images = self._handles(image_index)
+        handles, images = self._handles(self._add_images(buffers))
+        replies = _add_replies(buffers, cut.replies)
         epoch = m.Epoch(
             session_id=identity.session_id,
             incarnation=identity.incarnation.hex(),
@@ -115,7 +103,7 @@ class Checkpointer:
                 for a in ex.allocations.values()
             ),
             images=images,
-            replies=tuple(replies),
+            replies=replies,
             deferred_errors=(),
             state={
                 "retains": {str(device): count for device, count in ex.retains.items()},
@@ -125,6 +113,16 @@ class Checkpointer:
             },
         )
         return Snapshot(epoch, buffers)
+
+    def _add_images(self, buffers: list[RegionBuffer]) -> dict[str, int]:
+        """Add the images, whole and in pieces; return the places of the whole ones, by digest."""
+        places = {}
+        for digest, image in self.executor.images.items():
+            places[digest] = len(buffers)
+            buffers.append(RegionBuffer("image", digest, image))
+        for handle, piece in self.executor.staged.items():
+            buffers.append(RegionBuffer("image", f"{STAGED}{handle}", bytes(piece)))
+        return places
 
     def save(self, snapshot: Snapshot) -> StoredEpoch:
         """Store an epoch now, in this thread."""
@@ -200,41 +198,44 @@ class Checkpointer:
         ex = self.executor
         kind = HandleKind(handle.kind)
         recipe: dict[str, Any] = dict(handle.recipe)
-        real = 0
         made = Handle(handle.id, kind, 0, handle.created_seq, recipe, handle.parents)
         if kind is HandleKind.CONTEXT:
             retains = int(state["retains"].get(str(recipe["device"]), 0))
-            real = restore_context(ex, made, retains)
+            result, real = 0, restore_context(ex, made, retains)
         else:
-            parent = ex.handles.real
-            owner = handle.parents[0]
-            if kind is HandleKind.FUNCTION:
-                name = str(recipe["name"]).encode()
-                result, real = ex.cuda.cuModuleGetFunction(parent[HandleKind.MODULE][owner], name)
-                for attribute, value in recipe.get("attributes", {}).items():
-                    ex.cuda.cuFuncSetAttribute(real, int(attribute), int(value))
-            else:
-                ex.cuda.cuCtxSetCurrent(parent[HandleKind.CONTEXT][owner])
-                if kind is HandleKind.MODULE:
-                    image = reader.read(images[handle.id])
-                    ex.images[recipe["image"]] = image
-                    result, real = ex.driver.load_module_at(image, recipe.pop("globals"))
-                elif kind is HandleKind.STREAM:
-                    result, real = ex.cuda.cuStreamCreateWithPriority(
-                        recipe["flags"], recipe["priority"]
-                    )
-                else:
-                    result, real = ex.cuda.cuEventCreate(recipe["flags"])
-                    if not result and recipe.get("recorded"):
-                        ex.cuda.cuEventRecord(real, 0)
-            if result:
-                raise RestoreFailed(
-                    f"{handle.kind} {handle.id:#x} cannot be made again: error {int(result)}"
-                )
-        if not real:
-            raise RestoreFailed(f"{handle.kind} {handle.id:#x} cannot be made again")
+            result, real = self._make_again(reader, made, images)
+        if result or not real:
+            raise RestoreFailed(
+                f"{handle.kind} {handle.id:#x} cannot be made again"
+                + (f": error {int(result)}" if result else "")
+            )
         made.real = int(real)
         ex.handles.add(made)
+
+    def _make_again(
+        self, reader: EpochReader, handle: Handle, images: dict[int, int]
+    ) -> tuple[int, int]:
+        """Make what a context or module owns; return a ``CUresult`` value and the real handle."""
+        ex, recipe, owner = self.executor, handle.recipe, handle.parents[0]
+        result: int
+        real: int
+        if handle.kind is HandleKind.FUNCTION:
+            module = ex.handles.real[HandleKind.MODULE][owner]
+            result, real = ex.cuda.cuModuleGetFunction(module, str(recipe["name"]).encode())
+            for attribute, value in recipe.get("attributes", {}).items():
+                result = result or ex.cuda.cuFuncSetAttribute(real, int(attribute), int(value))[0]
+            return result, real
+        ex.cuda.cuCtxSetCurrent(ex.handles.real[HandleKind.CONTEXT][owner])
+        if handle.kind is HandleKind.MODULE:
+            image = ex.images[recipe["image"]] = reader.read(images[handle.id])
+            return ex.driver.load_module_at(image, recipe.pop("globals"))
+        if handle.kind is HandleKind.STREAM:
+            result, real = ex.cuda.cuStreamCreateWithPriority(recipe["flags"], recipe["priority"])
+            return result, real
+        result, real = ex.cuda.cuEventCreate(recipe["flags"])
+        if not result and recipe.get("recorded"):
+            result = ex.cuda.cuEventRecord(real, 0)[0]
+        return result, real
 
     def _restore_allocations(self, epoch: m.Epoch, state: dict[str, Any]) -> None:
         ex = self.executor
@@ -284,6 +285,18 @@ class Checkpointer:
             self.executor.host.reply(
                 Reply(reply.kind, reply.number, reply.result, reply.value, data)
             )
+
+
+def _add_replies(buffers: list[RegionBuffer], owed: Sequence[Reply]) -> tuple[m.Reply, ...]:
+    """Add the bytes of the replies that are owed; return what the manifest says of them."""
+    replies = []
+    for reply in owed:
+        payload = None
+        if reply.kind == ReplyKind.OUTCOME and len(reply.data):
+            payload = len(buffers)
+            buffers.append(RegionBuffer("reply", str(reply.number), reply.data))
+        replies.append(m.Reply(reply.kind, reply.number, reply.result, reply.value, payload))
+    return tuple(replies)
 
 
 def _key(region: Region) -> str:

@@ -152,7 +152,7 @@ class Worker:
         epoch = start["epoch"]
         if epoch is not None:
             self._checkpointer.restore(epoch["location"], epoch["digest"])
-            self._host.restored(epoch["seq"], start["older"], [])
+            self._host.restored(epoch["seq"], start["older"])
             self._epochs.last_seq = epoch["seq"]
             log.info(
                 "session restored",

@@ -254,14 +254,12 @@ class HostSession:
         if not self.epochs or seq > self.epochs[-1]:
             self.epochs = [*self.epochs[-1:], seq]
 
-    def restored(self, seq: int, older: Sequence[int], replies: Sequence[Reply]) -> None:
-        """Go on from a restored epoch."""
+    def restored(self, seq: int, older: Sequence[int]) -> None:
+        """Go on from a restored epoch, whose replies are owed again already."""
         self.applied = seq
         self.restored_from = seq
         self.epochs = [*older[-1:], seq]
         self._told_applied = seq
-        for reply in replies:
-            self.reply(reply)
 
     def adopted(self) -> None:
         """Begin anew for another client at the epoch just committed: nothing is owed."""

@@ -80,30 +80,14 @@ def write(connection: Connection, session_id: str, entries: Iterable[Entry]) -> 
     freed: list[dict[str, Any]] = []
     for entry in sorted(entries, key=lambda entry: entry.seq):
         match entry:
-            case HandleCreated(kind, id, generation, recipe, seq):
-                created[kind, id] = {
-                    "session": session_id,
-                    "kind": kind,
-                    "id": id,
-                    "generation": generation,
-                    "recipe": recipe,
-                    "created_seq": seq,
-                }
+            case HandleCreated(kind, id):
+                created[kind, id] = _handle(session_id, entry)
             case HandleDestroyed(kind, id, seq):
                 destroyed.append(
                     {"in_session": session_id, "of_kind": kind, "of_id": id, "seq": seq}
                 )
-            case Allocated(address, size, device, flags, seq):
-                allocated.append(
-                    {
-                        "session": session_id,
-                        "address": address,
-                        "size": size,
-                        "device": device,
-                        "flags": flags,
-                        "created_seq": seq,
-                    }
-                )
+            case Allocated():
+                allocated.append(_allocation(session_id, entry))
             case Freed(address, seq):
                 freed.append({"in_session": session_id, "at": address, "seq": seq})
     dialect = connection.dialect.name
@@ -115,6 +99,28 @@ def write(connection: Connection, session_id: str, entries: Iterable[Entry]) -> 
     ):
         if rows:
             connection.execute(statement, rows)
+
+
+def _handle(session_id: str, entry: HandleCreated) -> dict[str, Any]:
+    return {
+        "session": session_id,
+        "kind": entry.kind,
+        "id": entry.id,
+        "generation": entry.generation,
+        "recipe": entry.recipe,
+        "created_seq": entry.seq,
+    }
+
+
+def _allocation(session_id: str, entry: Allocated) -> dict[str, Any]:
+    return {
+        "session": session_id,
+        "address": entry.address,
+        "size": entry.size,
+        "device": entry.device,
+        "flags": entry.flags,
+        "created_seq": entry.seq,
+    }
 
 
 def cut_back(connection: Connection, session_id: str, seq: int) -> None:

@@ -62,7 +62,7 @@ class Gateway(State):
             worker.state = list(epoch.state)
             for reply in epoch.replies:
                 worker.host.reply(reply)
-            worker.host.restored(epoch.seq, [e.seq for e in usable[1:2]], [])
+            worker.host.restored(epoch.seq, [e.seq for e in usable[1:2]])
         self.worker = worker
 
     def _cut_back(self, seq: int) -> None:

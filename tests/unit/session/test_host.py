@@ -305,7 +305,9 @@ def test_a_cut_holds_what_is_owed():
 
 def test_a_restored_worker_owes_what_the_epoch_owed():
     host = HostSession()
-    host.restored(10, [2, 5], [outcome(8), failure(9)])
+    host.reply(outcome(8))
+    host.reply(failure(9))
+    host.restored(10, [2, 5])
     assert host.recoverable == 5
     attached = attach(host, 1, replay_to=12)
     assert (attached["applied"], attached["restored_from"]) == (10, 10)
@@ -315,14 +317,14 @@ def test_a_restored_worker_owes_what_the_epoch_owed():
 
 def test_a_restore_is_told_once():
     host = HostSession()
-    host.restored(10, [], [])
+    host.restored(10, [])
     assert attach(host, 1)["restored_from"] == 10
     assert attach(host, 2)["restored_from"] == 0
 
 
 def test_a_single_restored_epoch_makes_nothing_recoverable():
     host = HostSession()
-    host.restored(10, [], [])
+    host.restored(10, [])
     assert host.recoverable == 0
 
 
