@@ -52,6 +52,11 @@ class Channel:
             return None
         return message if isinstance(message, dict) else None
 
+    def replace(self, fd: int) -> None:
+        """Go on over another socket: the process at the other end is a new one."""
+        self._connection.close()
+        self._connection = Connection(fd)
+
     def close(self) -> None:
         """Close this end."""
         self._connection.close()

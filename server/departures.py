@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from outlast.server.foreign import ForeignProcess
+
 if TYPE_CHECKING:
     from outlast.server.gateway import Gateway
 
 #: How long a process may take to end by itself.
 PATIENCE = 2.0  # seconds
 
-Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[bytes] | ForeignProcess
 
 
 def reap(process: Process, timeout: float = PATIENCE) -> int:
@@ -42,7 +44,7 @@ class Departures:
         if process in self._leaving:
             return
         if process.poll() is not None:
-            then(process.returncode)
+            then(process.wait())
             return
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -69,4 +71,4 @@ class Departures:
             descriptor, then = self._leaving.pop(process)
             self._gateway.unwatch(descriptor)
             os.close(descriptor)
-            then(process.returncode)
+            then(process.wait())

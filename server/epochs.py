@@ -138,6 +138,11 @@ class EpochKeeper:
         if then is not None:
             then(None)
 
+    def resend(self) -> None:
+        """Ask for the commit again: whoever was asked before is gone."""
+        if self._uncommitted is not None:
+            self._ask_commit(self._uncommitted)
+
     def delete(self, message: Json) -> None:
         """Remove old epochs whose rows were marked long enough ago.
 
@@ -200,13 +205,16 @@ class EpochKeeper:
             return
         self._uncommitted = outcome
         self._compare_with_grace(outcome.size)
+        self._ask_commit(outcome)
+
+    def _ask_commit(self, stored: StoredEpoch) -> None:
         self._channel.send(
             {
                 "kind": "epoch",
-                "seq": outcome.seq,
-                "location": outcome.location,
-                "size": outcome.size,
-                "digest": outcome.digest,
+                "seq": stored.seq,
+                "location": stored.location,
+                "size": stored.size,
+                "digest": stored.digest,
                 "created_at": time.time(),
             }
         )

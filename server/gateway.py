@@ -25,6 +25,7 @@ from outlast.server.drain import Drain
 from outlast.server.orphans import Orphans
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
+from outlast.server.succession import Succession
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
 from outlast.session.store import Store
@@ -61,6 +62,8 @@ class Gateway:
         self._exit_code: int | None = None
         #: The shutdown under way, if any.
         self.drain: Drain | None = None
+        #: This process ends and its workers stay.
+        self._leaving = False
         self.watch(signal_fd, self._on_signal)
         self.database = DatabaseThread(config.database)
         self.watch(self.database.fileno(), self.database.deliver)
@@ -167,7 +170,7 @@ class Gateway:
             raise error
         assert valid_until is not None
         self.valid_until = valid_until
-        self._listen()
+        Succession(self).begin(self._listen)
         self.after(self.config.lease_ttl / 3, self._renew)
         self.sessions.pool.warm()
         self._orphans.watch()
@@ -198,7 +201,10 @@ class Gateway:
         log.info("server ready", extra={"action": "ready", "endpoint": self.endpoint})
 
     def _close(self) -> None:
-        self.sessions.close()
+        if self._leaving:
+            self.sessions.abandon()
+        else:
+            self.sessions.close()
         self.relay.close()
         if self._socket is not None:
             self._socket.close()
@@ -293,9 +299,14 @@ class Gateway:
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminate()
+            elif number == signal.SIGUSR1 and self.drain is None:
+                # The lease stays: the workers go on under it, and the next gateway has them.
+                log.info("leaving the workers to the next server", extra={"action": "leaving"})
+                self._leaving = True
+                self.finish(0)
 
     def _terminate(self) -> None:
-        if not self.serving:
+        if not self.serving and not self.sessions.running():
             # Still starting: nothing is served, nothing is to be saved.
             self.database.abandon()
             self._lease.abandon()

@@ -138,18 +138,34 @@ class SessionTable:
         self.stop_all()
         self.pool.close()
 
+    def abandon(self) -> None:
+        """Let go of all workers, for the next gateway to find."""
+        for entry in self.running():
+            assert entry.worker is not None
+            entry.worker.abandon()
+        self.pool.close()
+
     # -- workers -------------------------------------------------------------------------------
 
     def give_worker(self, entry: SessionEntry) -> WorkerProcess:
         """Give a session a worker process, which is yet to be started with it."""
         worker = self.pool.take()
-        entry.worker = worker
         entry.ended = False
         entry.unwritten.clear()  # the claim has cut the rows back; replay brings them again
-        worker.on_message = lambda message: self._on_worker(entry, message)
-        self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
+        self._employ(entry, worker)
         self._gateway.after(WARM_DELAY, self._warm)
         return worker
+
+    def take_over(self, row: SessionRow, worker: WorkerProcess) -> None:
+        """Go on with a session whose worker has outlived the gateway before."""
+        entry = self.entry(row.id)
+        entry.row = row
+        self._employ(entry, worker)
+
+    def _employ(self, entry: SessionEntry, worker: WorkerProcess) -> None:
+        entry.worker = worker
+        worker.on_message = lambda message: self._on_worker(entry, message)
+        self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
 
     def _warm(self) -> None:
         if not self._gateway.draining:
@@ -180,7 +196,7 @@ class SessionTable:
         )
         entry.worker = None
         worker.died()
-        worker.leave()
+        worker.dismiss()
         if self._gateway.drain is not None:
             self._gateway.drain.gone(entry.session_id)
             return
@@ -216,7 +232,7 @@ class SessionTable:
         if worker is not None:
             self._gateway.unwatch(worker.channel.fileno())
             self._gateway.relay.worker_gone(worker.endpoints)
-            self.departures.await_end(worker.leave())
+            self.departures.await_end(worker.dismiss())
             worker.died()
             if self._gateway.drain is not None:
                 self._gateway.drain.closed(entry.session_id)
@@ -263,6 +279,8 @@ class SessionTable:
                 return
             if error is not None and not entry.ended:
                 self._failed(entry, token, error)
+            if worker is not None and entry.worker is worker:
+                worker.send("written", count=len(entries))
             self._record(entry, [])
             self.tidy(entry)
 
@@ -323,7 +341,7 @@ class SessionTable:
 
         def work(store: Store) -> int:
             if not numbers:
-                numbers.append(store.session(entry.session_id).last_epoch + 1)
+                numbers.append(_number(store, entry.session_id, message["location"]))
             row = EpochRow(
                 epoch=numbers[0],
                 seq=message["seq"],
@@ -394,6 +412,14 @@ class SessionTable:
         gone = isinstance(error, TokenSuperseded | SessionNotFound)
         if gone and entry.row is not None and entry.row.token == token:
             self.close_worker(entry)
+
+
+def _number(store: Store, session_id: str, location: str) -> int:
+    """Return an epoch's number: the one it has, if a gateway that died has committed it."""
+    for row in store.epochs(session_id, unusable=True):
+        if row.location == location:
+            return row.epoch
+    return store.session(session_id).last_epoch + 1
 
 
 def _journal_entry(entry: Json) -> Entry:

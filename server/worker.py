@@ -1,9 +1,9 @@
 """The worker: one process, one session, one device driver.
 
 Its main thread owns the data socket and executes calls; between them it is never more
-than one call away from the socket. The pulse thread never calls the device: it reads the
-gateway's channel, and while a call takes long it answers heartbeats in the main thread's
-stead. The process ends when the gateway's end of the channel closes.
+than one call away from the socket. The pulse thread (`outlast.server.pulse`) never calls the
+device: it reads the gateway's channel, and while a call takes long it answers heartbeats in
+the main thread's stead. When the gateway dies the worker goes on, and another takes it over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from outlast import __version__
 from outlast.checkpoint_providers import open_provider
 from outlast.errors import (
     AuthenticationFailed,
@@ -35,11 +36,14 @@ from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
 from outlast.server.description import device_table, inventory
+from outlast.server.doorstep import DOOR_SUFFIX, Doorstep
 from outlast.server.drivers import get_driver
 from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
+from outlast.server.journal_feed import JournalFeed
 from outlast.server.locks import LifetimeLock
+from outlast.server.pulse import Pulse
 from outlast.server.vigil import Vigil
 from outlast.server.workers import DIVERGED
 from outlast.session import wire
@@ -51,8 +55,6 @@ from outlast.session.wire import Message
 # Not by __name__, which is "__main__" here: nobody listens to that one.
 log = logging.getLogger("outlast.server.worker")
 
-#: How often the pulse thread looks whether the main thread is in a long call.
-PULSE = 0.25  # seconds
 #: Untold calls after which the client is told even while more arrive.
 TELL_CALLS = 1024
 #: How often the worker looks for silence and for epochs that are due.
@@ -61,9 +63,9 @@ CHORES_INTERVAL = 0.02  # seconds
 SHORT_WAIT = 200e-6  # seconds
 #: Batches held back at most: twice what a client's window lets it send.
 HELD_LIMIT = 2 * WINDOW_BATCHES
-#: Journal entries in one message to the gateway.
-JOURNAL_PIECE = 1000
 CALLS_KIND = bytes([Kind.CALLS])
+#: What of its start message a worker tells a new gateway.
+INTRODUCED = ("session", "incarnation", "token", "device", "provider")
 
 
 class Worker:
@@ -75,11 +77,17 @@ class Worker:
         To the gateway.
     issued : mmap
         Page shared with the gateway: the call in hand.
+    page : int
+        Its descriptor.
     """
 
-    def __init__(self, channel: Channel, issued: mmap.mmap) -> None:
+    def __init__(self, channel: Channel, issued: mmap.mmap, page: int) -> None:
         self.channel = channel
-        self._page = memoryview(issued).cast("Q")
+        self._issued = memoryview(issued).cast("Q")
+        self._page = page
+        self._feed = JournalFeed(channel)
+        #: The program has ended the session.
+        self._ended = False
         self._inbox: deque[Json] = deque()
         self._stop = False
         self._chores_at = 0.0
@@ -105,17 +113,29 @@ class Worker:
         except OutlastError as error:
             self._fail("restore_failed", error)
             return 1
-        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
-        self.channel.send(
-            {
-                "kind": "ready",
-                "endpoints": self._link.endpoints,
-                "devices": device_table(self._driver),
-                "applied": self._host.applied,
-            }
+        ready = {
+            "endpoints": self._link.endpoints,
+            "devices": device_table(self._driver),
+            "applied": self._host.applied,
+        }
+        self._known = {"version": __version__, **ready, **{k: start[k] for k in INTRODUCED}}
+        pulse = Pulse(
+            self.channel,
+            self._link,
+            self._host,
+            self._executor,
+            self._deliver,
+            lambda: self._valid_until,
+            self._may_act,
+            self._introduction,
+            self._door,
+            self._page,
         )
+        threading.Thread(target=pulse.run, name="pulse", daemon=True).start()
+        self.channel.send({"kind": "ready", **ready})
         while not self._stop:
             self._step()
+        self._door.close()
         self._link.close()
         return self._exit_code
 
@@ -129,8 +149,9 @@ class Worker:
         self._lock = LifetimeLock(Path(start["lock"]))
         # A worker that has lost its gateway ends by itself; one that does not is killed.
         self._lock.evict()
+        self._door = Doorstep(Path(start["lock"]).with_suffix(DOOR_SUFFIX))
         self._driver = get_driver(start["device"], **start.get("device_options", {}))
-        self._executor = Executor(self._driver, self._host, self._page)
+        self._executor = Executor(self._driver, self._host, self._issued)
         provider = open_provider(start["provider"], Path(start["state_dir"]))
         self._checkpointer = Checkpointer(provider, self._executor)
         self._link = DataLink(self._driver, start["heartbeat"], start["timeout"])
@@ -171,30 +192,21 @@ class Worker:
             }
         )
 
-    # -- the pulse thread ----------------------------------------------------------------------
+    # -- for the pulse thread -------------------------------------------------------------------
 
-    def _pulse(self) -> None:
-        """Read the channel, and stand in for the main thread while it is in a long call."""
-        while True:
-            if self.channel.ready(PULSE):
-                message = self.channel.receive()
-                if message is None:
-                    # The gateway is gone, and with it everything we may do.
-                    os._exit(0)
-                self._on_urgent(message)
-                self._inbox.append(message)
-                self._link.wake()
-            if not self._may_act():
-                continue  # the client may have been given to another server: it must notice
-            in_call = self._executor.in_call
-            busy = (in_call[0], time.monotonic() - in_call[1]) if in_call else (0, 0.0)
-            self._link.stand_in(self._host.generation, *busy)
-
-    def _on_urgent(self, message: Json) -> None:
+    def _deliver(self, message: Json) -> None:
         if message["kind"] == "lease":
             self._valid_until = message["until"]
         elif message["kind"] == "drain" and message["hasten"]:
             self._checkpointer.cancelled.set()
+        self._inbox.append(message)
+        self._link.wake()
+
+    def _introduction(self) -> Json | None:
+        """Return what a new gateway has to know of this worker; None if it is at its end."""
+        if self._stop or self._host.state is State.DRAINING:
+            return None
+        return {**self._known, "poisoned": self._executor.poisoned}
 
     # -- the main loop -------------------------------------------------------------------------
 
@@ -257,10 +269,8 @@ class Worker:
             assert host.peer is not None
             if not self._link.send(host.peer, frames):
                 self._lost("its connection is gone")
-        while self._executor.journal:
-            entries = self._executor.journal[:JOURNAL_PIECE]
-            del self._executor.journal[:JOURNAL_PIECE]
-            self.channel.send({"kind": "journal", "entries": entries})
+        if self._executor.journal:
+            self._feed.send(self._executor.journal)
 
     def _may_act(self) -> bool:
         """Return whether the lease still covers us; past it another server may act."""
@@ -365,6 +375,7 @@ class Worker:
         self._lost("it said good-bye")
         if message["end"]:
             self._checkpointer.cancelled.set()  # nobody will want what is being saved
+            self._ended = True
             self.channel.send({"kind": "ended"})
 
     def _refuse(self, peer: bytes, error: OutlastError) -> None:
@@ -392,8 +403,19 @@ class Worker:
             self._epochs.delete(message)
         elif kind == "drain":
             self._on_drain(message)
+        elif kind == "written":
+            self._feed.written(message["count"])
+        elif kind == "succeeded":
+            self._on_succession()
         elif kind == "stop":
             self._stop = True
+
+    def _on_succession(self) -> None:
+        """Tell a new gateway what the one before may not have lived to write."""
+        self._feed.resend()
+        self._epochs.resend()
+        if self._ended:
+            self.channel.send({"kind": "ended"})
 
     def _reply(self, request: Json, **fields: Any) -> None:
         self.channel.send({"kind": "reply", "to": request["id"], **fields})
@@ -440,7 +462,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     page = mmap.mmap(options.issued, mmap.PAGESIZE)
-    code = Worker(Channel(options.channel), page).main()
+    code = Worker(Channel(options.channel), page, options.issued).main()
     sys.stdout.flush()
     # Not through interpreter shutdown: a kernel that never ends must not hold us.
     os._exit(code)

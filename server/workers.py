@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from outlast.errors import OutlastError, RestoreFailed, by_code
-from outlast.server.channel import Json, channel_pair
-from outlast.server.departures import reap
+from outlast.server.channel import Channel, Json, channel_pair
+from outlast.server.departures import Process, reap
 from outlast.server.flow import Resume, Step
 from outlast.server.layout import fixed_layout
 from outlast.session.schema import Op
@@ -41,25 +41,18 @@ class WorkerProcess:
 
     Parameters
     ----------
-    fixed_addresses : bool
-        The system lays its memory out as it does every other worker's.
-
-    Raises
-    ------
-    RestoreFailed
-        The system gives no process, descriptor or memory for it.
+    channel : Channel
+        To the process.
+    process : Process
+        The process; a foreign one was started by another gateway.
+    page : mmap
+        Shared with it: the call in hand.
     """
 
-    def __init__(self, fixed_addresses: bool = False) -> None:
-        with ExitStack() as undo:
-            try:
-                self.channel, theirs = channel_pair()
-                undo.callback(self.channel.close)
-                with _closed_after(theirs):
-                    self._page, self.process = _spawn(theirs, fixed_addresses)
-            except OSError as error:
-                raise RestoreFailed(f"no worker process can be started: {error}") from error
-            undo.pop_all()
+    def __init__(self, channel: Channel, process: Process, page: mmap.mmap) -> None:
+        self.channel = channel
+        self.process = process
+        self._page = page
         self._issued = memoryview(self._page).cast("Q")
         self.session = ""
         self.ready = False
@@ -70,6 +63,36 @@ class WorkerProcess:
         self._requests: dict[int, Resume] = {}
         self._next = 1
         self._started: Resume | None = None
+
+    @classmethod
+    def spawn(cls, fixed_addresses: bool = False) -> WorkerProcess:
+        """Start a worker process.
+
+        Parameters
+        ----------
+        fixed_addresses : bool
+            The system lays its memory out as it does every other worker's.
+
+        Raises
+        ------
+        RestoreFailed
+            The system gives no process, descriptor or memory for it.
+        """
+        with ExitStack() as undo:
+            try:
+                channel, theirs = channel_pair()
+                undo.callback(channel.close)
+                with _closed_after(theirs):
+                    page, process = _spawn(theirs, fixed_addresses)
+            except OSError as error:
+                raise RestoreFailed(f"no worker process can be started: {error}") from error
+            undo.pop_all()
+        return cls(channel, process, page)
+
+    def succeed(self, session: str, endpoints: list[str], devices: list[Json]) -> None:
+        """Take in what a worker that was started by another gateway is at."""
+        self.session, self.endpoints, self.devices = session, endpoints, devices
+        self.ready = True
 
     @property
     def pid(self) -> int:
@@ -134,18 +157,23 @@ class WorkerProcess:
         for resume in waiting:
             resume(None, error)
 
-    def leave(self) -> subprocess.Popen[bytes]:
-        """Close the channel, which ends the process; return the process, to be waited for."""
-        self.channel.close()
+    def dismiss(self) -> Process:
+        """Have the process end; return it, to be waited for."""
+        self.channel.send({"kind": "begone"})
         if not self.ready:
             self.process.kill()  # it holds nothing yet, and may be deep in a restore
+        return self.abandon()
+
+    def abandon(self) -> Process:
+        """Let go of the process, which goes on and waits for another gateway."""
+        self.channel.close()
         self._issued.release()
         self._page.close()
         return self.process
 
     def close(self) -> None:
         """End the process and wait for it."""
-        reap(self.leave())
+        reap(self.dismiss())
 
     def _on_message(self, message: Json) -> None:
         kind = message["kind"]
@@ -228,7 +256,7 @@ class WorkerPool:
         if self._spare is not None:
             return
         try:
-            self._spare = WorkerProcess(self._fixed_addresses)
+            self._spare = WorkerProcess.spawn(self._fixed_addresses)
         except RestoreFailed as error:
             log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
 
@@ -239,7 +267,7 @@ class WorkerPool:
             if worker.process.poll() is None:
                 return worker
             worker.close()
-        return WorkerProcess(self._fixed_addresses)
+        return WorkerProcess.spawn(self._fixed_addresses)
 
     def close(self) -> None:
         """End the spare worker."""

@@ -12,12 +12,10 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+from outlast.server import unix_sockets
 from outlast.server.keeper.service import Service
-
-BACKLOG = 64
 
 
 def main() -> int:
@@ -34,7 +32,8 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
-    Service(_listen(options.socket), options.ttl, options.idle).run()
+    listener = unix_sockets.listen(options.socket, socket.SOCK_SEQPACKET)
+    Service(listener, options.ttl, options.idle).run()
     return 0
 
 
@@ -56,24 +55,6 @@ def _raise_descriptor_limit() -> None:
     """Every chunk of device memory takes a descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _listen(path: Path) -> socket.socket:
-    """Bind by the folder's descriptor: a path may be longer than a socket's address."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with suppress(FileNotFoundError):
-            path.unlink()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        before = os.umask(0o177)
-        try:
-            listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        finally:
-            os.umask(before)
-        listener.listen(BACKLOG)
-    finally:
-        os.close(folder)
-    return listener
 
 
 if __name__ == "__main__":

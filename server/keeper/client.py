@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import KeeperError
+from outlast.server import unix_sockets
 from outlast.server.keeper.holdings import Chunk
 from outlast.server.keeper.messages import SOCKET_NAME, BadMessage, Json, close_all, receive, send
 
@@ -154,17 +155,7 @@ class Keeper:
     def _connect(self) -> None:
         if self._socket is not None:
             return
-        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.settimeout(TIMEOUT)
-            connection.connect(f"/proc/self/fd/{folder}/{self._path.name}")
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            os.close(folder)
-        self._socket = connection
+        self._socket = unix_sockets.connect(self._path, socket.SOCK_SEQPACKET, TIMEOUT)
 
     def _spawn(self, ttl: float) -> None:
         command = [sys.executable, "-m", "outlast.server.keeper", "--socket"]

@@ -6,19 +6,18 @@ import json
 import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from outlast.server.keeper.holdings import Chunk, Holding, Holdings, Refused
 from outlast.server.keeper.messages import BadMessage, Json, close_all, receive, send
+from outlast.server.unix_sockets import peer_of
 
 #: How long one peer may hold up all others, by not finishing what it sends or not reading.
 PATIENCE = 1.0  # seconds
 #: How often memory that nobody holds is looked for.
 TICK = 1.0  # seconds
-_CREDENTIALS = struct.Struct("3i")
 
 Answer = tuple[Json, list[int]]
 
@@ -84,7 +83,7 @@ class Service:
         with suppress(OSError):
             peer, _ = self._listener.accept()
             peer.settimeout(PATIENCE)
-            _, uid, _ = _credentials(peer)
+            _, uid = peer_of(peer)
             if uid not in (0, os.getuid()):
                 peer.close()
                 return
@@ -104,7 +103,7 @@ class Service:
                 self._leave(peer)
                 return
             message, fds = request
-            pid, _, _ = _credentials(peer)
+            pid, _ = peer_of(peer)
             try:
                 answer, out = self._answer(message, fds, pid)
                 send(peer, answer, out)
@@ -198,10 +197,3 @@ def _number(message: Json, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
         raise Refused("invalid", f"{name} is no unsigned number")
     return value
-
-
-def _credentials(peer: socket.socket) -> tuple[int, int, int]:
-    """Return pid, uid and gid of the process that connected."""
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, gid = _CREDENTIALS.unpack(raw)
-    return pid, uid, gid

@@ -100,22 +100,26 @@ class ServerProcess:
         return self
 
     def workers(self) -> list[int]:
-        """Return the pids of the gateway's children, the spare worker included."""
+        """Return the pids of all workers, the spare one included."""
+        return sorted({*self._children(), *self.session_workers()})
+
+    def session_workers(self) -> list[int]:
+        """Return the pids of the workers that hold a session's lock."""
+        holders = []
+        for lock in (self.state / "workers").glob("*.lock"):
+            text = lock.read_text()
+            if text.isdigit() and _is_worker(int(text)):
+                holders.append(int(text))
+        return holders
+
+    def _children(self) -> list[int]:
+        if self.process is None:
+            return []
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         try:
             return [int(pid) for pid in path.read_text().split()]
         except FileNotFoundError:
             return []
-
-    def session_workers(self) -> list[int]:
-        """Return the pids of the workers that hold a session's lock."""
-        pids = set(self.workers())
-        holders = []
-        for lock in (self.state / "workers").glob("*.lock"):
-            text = lock.read_text()
-            if text.isdigit() and int(text) in pids:
-                holders.append(int(text))
-        return holders
 
     def terminate(self, timeout: float = DEADLINE) -> int:
         """Send SIGTERM and return the exit code."""
@@ -133,15 +137,26 @@ class ServerProcess:
         return code
 
     def kill(self, workers_too: bool = True) -> None:
-        """SIGKILL the gateway and all its children."""
-        if self.process is None:
-            return
-        children = self.workers()
-        for pid in [self.pid, *(children if workers_too else [])]:
-            kill(pid)
-        self.process.wait(DEADLINE)
+        """SIGKILL the gateway and all workers; without them, those of sessions go on."""
+        workers = self.workers()
+        staying = [] if workers_too else self.session_workers()
+        if self.process is not None:
+            kill(self.pid)
+            self.process.wait(DEADLINE)
+            self._close()
+        ending = [pid for pid in workers if pid not in staying]
+        if workers_too:
+            for pid in ending:
+                kill(pid)
+        wait_gone(ending)
+
+    def leave(self, timeout: float = DEADLINE) -> int:
+        """Have the gateway end without its workers, and return the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGUSR1)
+        code = self.process.wait(timeout)
         self._close()
-        wait_gone(children)
+        return code
 
     def kill_workers(self) -> None:
         """SIGKILL the workers that have a session."""
@@ -170,6 +185,15 @@ def wait_gone(pids: Sequence[int], timeout: float = DEADLINE) -> None:
     assert_eventually(
         lambda: not [pid for pid in pids if _runs(pid)], f"processes {pids} end", timeout
     )
+
+
+def _is_worker(pid: int) -> bool:
+    """Return whether a process is a worker that runs (and not another that got its number)."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
+    return b"outlast.server.worker" in command and _runs(pid)
 
 
 def _runs(pid: int) -> bool:

@@ -19,7 +19,7 @@ def refuse(*_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    worker = WorkerProcess()
+    worker = WorkerProcess.spawn()
     yield worker
     worker.close()
 
