@@ -43,8 +43,9 @@ class Departures:
         """
         if process in self._leaving:
             return
-        if process.poll() is not None:
-            then(process.wait())
+        code = process.poll()
+        if code is not None:
+            then(code)
             return
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -67,8 +68,9 @@ class Departures:
             process.kill()
 
     def _look(self, process: Process) -> None:
-        if process in self._leaving and process.poll() is not None:
+        code = process.poll() if process in self._leaving else None
+        if code is not None:
             descriptor, then = self._leaving.pop(process)
             self._gateway.unwatch(descriptor)
             os.close(descriptor)
-            then(process.wait())
+            then(code)

@@ -28,13 +28,15 @@ class ForeignProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        #: As `poll` returned it last.
+        self.returncode: int | None = None
         self._pidfd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
         """Return `UNKNOWN` once the process has ended, None before."""
         if self._pidfd >= 0 and select.select([self._pidfd], [], [], 0)[0]:
             self._close()
-        return UNKNOWN if self._pidfd < 0 else None
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end.
@@ -58,4 +60,4 @@ class ForeignProcess:
     def _close(self) -> None:
         if self._pidfd >= 0:
             os.close(self._pidfd)
-            self._pidfd = -1
+            self._pidfd, self.returncode = -1, UNKNOWN

@@ -41,13 +41,13 @@ from outlast.server.drivers import get_driver
 from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
+from outlast.server.intake import Intake
 from outlast.server.journal_feed import JournalFeed
 from outlast.server.locks import LifetimeLock
 from outlast.server.pulse import Pulse
 from outlast.server.vigil import Vigil
 from outlast.server.workers import DIVERGED
 from outlast.session import wire
-from outlast.session.client import WINDOW_BATCHES
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
 from outlast.session.wire import Message
@@ -61,9 +61,6 @@ TELL_CALLS = 1024
 CHORES_INTERVAL = 0.02  # seconds
 #: How long device work that somebody waits for is waited for before anything else.
 SHORT_WAIT = 200e-6  # seconds
-#: Batches held back at most: twice what a client's window lets it send.
-HELD_LIMIT = 2 * WINDOW_BATCHES
-CALLS_KIND = bytes([Kind.CALLS])
 #: What of its start message a worker tells a new gateway.
 INTRODUCED = ("session", "incarnation", "token", "device", "provider")
 
@@ -94,8 +91,6 @@ class Worker:
         self._exit_code = 0
         self._host = HostSession()
         self._valid_until = float("inf")
-        #: Batches that wait for acknowledgements.
-        self._held: deque[tuple[bytes, list[bytes]]] = deque()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -155,6 +150,12 @@ class Worker:
         provider = open_provider(start["provider"], Path(start["state_dir"]))
         self._checkpointer = Checkpointer(provider, self._executor)
         self._link = DataLink(self._driver, start["heartbeat"], start["timeout"])
+        self._intake = Intake(
+            self._link,
+            self._host,
+            self._executor,
+            lambda peer: self._refuse(peer, ProtocolError("calls come, no reply is acknowledged")),
+        )
         self._epochs = EpochKeeper(
             Identity(start["session"], bytes.fromhex(start["incarnation"]), start["token"]),
             self._host,
@@ -217,9 +218,9 @@ class Worker:
         link.receive(self._timeout(), device=bool(executor.waits))
         while self._inbox:
             self._on_control(self._inbox.popleft())
-        while (item := self._next_message()) is not None and not self._stop:
+        while (item := self._intake.next()) is not None and not self._stop:
             self._on_frames(*item)
-            if self._host.untold >= TELL_CALLS or self._crowded():
+            if self._host.untold >= TELL_CALLS or self._intake.crowded:
                 executor.settle()
                 self._flush(idle=True)
         executor.settle()
@@ -231,30 +232,6 @@ class Worker:
         if now >= self._chores_at or self._epochs.has_news or self._farewell.waiting:
             self._chores_at = now + CHORES_INTERVAL
             self._housekeeping()
-
-    def _next_message(self) -> tuple[bytes, list[bytes]] | None:
-        """Return the next message to handle.
-
-        While the client owes too many acknowledgements, calls are held back (in their
-        order) and everything else goes on: the acknowledgement comes that way.
-        """
-        if self._held and not self._crowded():
-            return self._held.popleft()
-        while self._link.messages:
-            item = self._link.messages.popleft()
-            frames = item[1]
-            is_calls = bool(frames) and frames[0][3:4] == CALLS_KIND
-            attached = item[0] == self._host.peer
-            if not (is_calls and attached and (self._held or self._crowded())):
-                return item
-            if len(self._held) < HELD_LIMIT:
-                self._held.append(item)
-            else:
-                self._refuse(item[0], ProtocolError("calls come and no reply is acknowledged"))
-        return None
-
-    def _crowded(self) -> bool:
-        return self._host.crowded(self._executor.coming)
 
     def _timeout(self) -> float:
         if self._inbox or self._epochs.has_news:
@@ -299,7 +276,7 @@ class Worker:
             },
         )
         self._host.lost()
-        self._held.clear()
+        self._intake.clear()
         self._link.forget()
 
     # -- frames from clients -------------------------------------------------------------------
@@ -393,7 +370,7 @@ class Worker:
         if kind == "fence":
             self._on_fence(message)
         elif kind == "adopt":
-            self._held.clear()
+            self._intake.clear()
             self._adoption.prepare(message)
         elif kind == "probe":
             self._adoption.probe(message)
@@ -440,7 +417,7 @@ class Worker:
         client = host.peer is not None
         host.state = State.DRAINING
         self._link.messages.clear()
-        self._held.clear()
+        self._intake.clear()
         self._executor.settle()
         self._flush(idle=True)
         if host.peer is not None:

@@ -50,7 +50,7 @@ class RecordingWorker:
     def send(self, kind: str, **fields: Any) -> None:
         self.told.append({"kind": kind, **fields})
 
-    def leave(self) -> EndedProcess:
+    def dismiss(self) -> EndedProcess:
         self.closed = True
         return self.process
 

@@ -1,0 +1,73 @@
+"""The order in which a worker handles what has come: calls may have to wait, the rest never."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from outlast.server.datalink import DataLink
+from outlast.server.executor import Executor
+from outlast.session.client import WINDOW_BATCHES
+from outlast.session.host import HostSession
+from outlast.session.schema import Kind
+
+#: Batches held back at most: twice what a client's window lets it send.
+LIMIT = 2 * WINDOW_BATCHES
+CALLS_KIND = bytes([Kind.CALLS])
+
+#: Who sent it, and its frames.
+Item = tuple[bytes, list[bytes]]
+
+
+class Intake:
+    """What the link has read, and the calls that wait for acknowledgements.
+
+    While the client owes too many acknowledgements, calls are held back (in their order) and
+    everything else goes on: the acknowledgement comes that way.
+
+    Parameters
+    ----------
+    link, host, executor
+        The worker's.
+    refuse : callable
+        Told of a peer that sends calls without end and acknowledges nothing.
+    """
+
+    def __init__(
+        self,
+        link: DataLink,
+        host: HostSession,
+        executor: Executor,
+        refuse: Callable[[bytes], None],
+    ) -> None:
+        self._link = link
+        self._host = host
+        self._executor = executor
+        self._refuse = refuse
+        self._held: deque[Item] = deque()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is on its way to the client than it may owe."""
+        return self._host.crowded(self._executor.coming)
+
+    def next(self) -> Item | None:
+        """Return the next message to handle, if there is one."""
+        if self._held and not self.crowded:
+            return self._held.popleft()
+        while self._link.messages:
+            item = self._link.messages.popleft()
+            frames = item[1]
+            is_calls = bool(frames) and frames[0][3:4] == CALLS_KIND
+            attached = item[0] == self._host.peer
+            if not (is_calls and attached and (self._held or self.crowded)):
+                return item
+            if len(self._held) < LIMIT:
+                self._held.append(item)
+            else:
+                self._refuse(item[0])
+        return None
+
+    def clear(self) -> None:
+        """Drop the calls held back: they are owed still, and sent again."""
+        self._held.clear()
