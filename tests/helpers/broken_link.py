@@ -66,6 +66,24 @@ class LoseOnce:
 
 
 @dataclass
+class HoldBack:
+    """Holds the first message of a kind back that comes down, and all behind it, on every link."""
+
+    kind: Kind
+    #: Set once there is one.
+    held: threading.Event = field(default_factory=threading.Event)
+    #: To be set by the test, also when it fails: lets everything through again.
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, way: Way, kind: Kind | None) -> Fate:
+        if way is Way.DOWN and kind is self.kind:
+            self.held.set()
+        if way is Way.DOWN and self.held.is_set():
+            self.released.wait()
+        return Fate.PASS
+
+
+@dataclass
 class Recorder:
     """Lets everything pass and notes the kinds that go one way."""
 

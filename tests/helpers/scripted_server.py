@@ -40,6 +40,7 @@ class ScriptedServer:
             **(answers or {}),
         }
         self._generation = generation
+        self._peer = b""
         self._stop = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -78,6 +79,10 @@ class ScriptedServer:
             devices=[],
         )
 
+    def say(self, *frames: bytes) -> None:
+        """Send one more message to whose message is being answered; for use in an answer."""
+        self._socket.send_multipart([self._peer, *frames])
+
     def _attached(self, message: Message) -> list[bytes]:
         fields: dict[str, Any] = {"applied": 0, "recoverable": 0, "restored_from": 0}
         generation = message["generation"]
@@ -87,11 +92,11 @@ class ScriptedServer:
         while not self._stop.is_set():
             if not self._socket.poll(20):
                 continue
-            peer, *frames = self._socket.recv_multipart()
+            self._peer, *frames = self._socket.recv_multipart()
             message = wire.parse_message(frames)
             self.times[message.kind].append(time.monotonic())
             self.seen[message.kind] += 1
             self.messages.append(message)
             answer = self._answers.get(message.kind, lambda _: None)(message)
             if answer is not None:
-                self._socket.send_multipart([peer, *answer])
+                self.say(*answer)

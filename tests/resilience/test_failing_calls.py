@@ -11,62 +11,52 @@ from pathlib import Path
 
 import pytest
 from helpers.kernels import Counter, begin, check
-from helpers.links import driving
+from helpers.links import driving, linked
+from helpers.sabotage import Sabotage, Size
 from helpers.server_process import ServerProcess, kill
 
-from outlast.errors import SessionFailed
+from outlast.errors import LinkTimeout, SessionFailed
+from outlast.session import wire
+from outlast.session.schema import MAX_FRAME, Op
 from outlast.shim import driver
+from outlast.shim.link import SessionLink
 
-#: Sizes of allocations that the server below treats in its own way.
-RAISES, SLEEPS, CRASHES = 0xBAD00, 0xBAD01, 0xBAD02
 BEAT, SILENCE = 0.4, 1.5  # seconds
-
-#: Python runs this at the start of each process that finds it on its path.
-SABOTAGE = f"""
-import os, signal, sys, time
-if "outlast" in " ".join(sys.orig_argv):
-    from outlast.server.calls import ANSWERED
-    from outlast.session.schema import Op
-
-    allocate = ANSWERED[Op.MEM_ALLOC]
-
-    def sabotaged(executor, args, data, imposed):
-        if args[0] == {RAISES}:
-            raise KeyError("sabotage")
-        if args[0] == {SLEEPS}:
-            time.sleep({3 * SILENCE})
-        if args[0] == {CRASHES}:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        allocate(executor, args, data, imposed)
-
-    ANSWERED[Op.MEM_ALLOC] = sabotaged
-"""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("sabotage")
-    (folder / "sitecustomize.py").write_text(SABOTAGE)
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+def sabotage(tmp_path_factory: pytest.TempPathFactory) -> Sabotage:
+    return Sabotage(tmp_path_factory.mktemp("sabotage"), seconds=3 * SILENCE)
+
+
+@pytest.fixture(scope="module")
+def server(sabotage: Sabotage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    state = tmp_path_factory.mktemp("server") / "state"
     options = ["--heartbeat", str(BEAT), "--heartbeat-timeout", str(SILENCE)]
-    with ServerProcess(folder / "state", options, {"PYTHONPATH": path}) as server:
+    with ServerProcess(state, options, sabotage.environment) as server:
         yield server
 
 
 @pytest.fixture(autouse=True, params=["direct", "relayed"])
-def session(
-    request: pytest.FixtureRequest, server: ServerProcess, tmp_path: Path
-) -> Iterator[None]:
+def link(
+    request: pytest.FixtureRequest, server: ServerProcess, sabotage: Sabotage, tmp_path: Path
+) -> Iterator[SessionLink]:
+    sabotage.forget()
     times = {"heartbeat": BEAT, "heartbeat_timeout": SILENCE}
     relay = request.param == "relayed"
-    with driving(server.endpoint, tmp_path, relay=relay, **times):
+    with driving(server.endpoint, tmp_path, relay=relay, **times) as link:
         begin()
-        yield
+        yield link
 
 
-@pytest.mark.parametrize("size", [RAISES, CRASHES], ids=["raises", "crashes"])
+def nothing_waits(link: SessionLink) -> bool:
+    """Return whether no call and no query waits for an answer."""
+    return not link._session._pending and not link._session._queries
+
+
+@pytest.mark.parametrize("size", [Size.RAISES, Size.CRASHES], ids=["raises", "crashes"])
 def test_a_call_that_always_ends_its_worker_is_failed_in_time(
-    server: ServerProcess, size: int
+    server: ServerProcess, link: SessionLink, tmp_path: Path, size: Size
 ) -> None:
     """C9: not tried for ever, and no other session notices."""
     started = time.monotonic()
@@ -76,14 +66,54 @@ def test_a_call_that_always_ends_its_worker_is_failed_in_time(
     assert pointer is None
     assert isinstance(driver.last_error(), SessionFailed)
     assert "call" in str(driver.last_error())
+    assert nothing_waits(link)
     assert server.process is not None
     assert server.process.poll() is None
+    with driving(server.endpoint, tmp_path, relay=link.settings.relay) as another:
+        begin()
+        check(driver.cuMemFree(check(driver.cuMemAlloc(4096))))
+        check(driver.cuCtxSynchronize())
+        assert nothing_waits(another)
+
+
+@pytest.mark.parametrize("size", [Size.RAISES_ONCE, Size.CRASHES_ONCE], ids=["raises", "crashes"])
+def test_a_call_that_ends_one_worker_is_answered_by_the_next(link: SessionLink, size: Size) -> None:
+    """C9: the session goes on as if nothing had been."""
+    counter = Counter()
+    counter.increment()
+    pointer = check(driver.cuMemAlloc(size))
+    assert link.reconnects >= 1
+    assert nothing_waits(link)
+    counter.increment()
+    assert counter.value() == 2
+    check(driver.cuMemFree(pointer))
+    check(driver.cuCtxSynchronize())
+
+
+def test_a_call_longer_than_a_frame_may_be_fails_in_time_and_harms_nobody_else(
+    server: ServerProcess, link: SessionLink, tmp_path: Path
+) -> None:
+    """C9: libzmq drops such a frame and its connection, and tells its sender nothing."""
+    record = wire.pack_record(Op.FUNCTION_GET, 16, 16, data=bytes(2 * MAX_FRAME))
+    times = {"heartbeat": BEAT, "heartbeat_timeout": SILENCE, "reconnect_timeout": 2.0}
+    with linked(server.endpoint, tmp_path, relay=link.settings.relay, **times) as sender:
+        sender.send_record(record)
+        started = time.monotonic()
+        with pytest.raises(LinkTimeout, match="does not get on"):
+            sender.call(Op.MEM_ALLOC, 64)
+        assert time.monotonic() - started < 15
+        assert nothing_waits(sender)
+    assert server.process is not None
+    assert server.process.poll() is None
+    check(driver.cuMemFree(check(driver.cuMemAlloc(4096))))
+    check(driver.cuCtxSynchronize())
+    assert driver.statistics()["reconnects"] == 0
 
 
 def test_a_call_that_takes_long_is_waited_for() -> None:
     """C9: the worker's signs of life go on."""
     started = time.monotonic()
-    pointer = check(driver.cuMemAlloc(SLEEPS))
+    pointer = check(driver.cuMemAlloc(Size.SLEEPS))
     assert time.monotonic() - started > 3 * SILENCE
     check(driver.cuMemFree(pointer))
     assert driver.statistics()["reconnects"] == 0
