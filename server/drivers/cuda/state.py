@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from outlast.server.drivers.cuda.timeline import AHEAD, PLAIN, Timeline
 from outlast.server.drivers.cuda.transfer import Transfer
 from outlast.server.drivers.cuda.watchers import Watchers
 from outlast.session.cuda import is_sticky
+
+log = logging.getLogger(__name__)
 
 #: Bytes that the first copies and fills move.
 _WARM_UP = 4 << 20
@@ -197,6 +200,7 @@ class DriverState:
         if self._fault is None and is_sticky(error):
             reason = f"{result_name(error)}, noticed after call {self._work_tag}"
             self._fault = Fault(error, self._work_tag, reason)
+            log.error("the context is poisoned: %s", reason, extra={"action": "poisoned"})
         return error
 
     def fault(self) -> Fault | None:
