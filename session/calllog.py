@@ -90,7 +90,6 @@ class CallLog:
         #: First seq that can still be sent.
         self.head = 1
         self._spill = spill
-        self._spilled = 0
         self._asked_at = 0
 
     def check_room(self) -> None:
@@ -121,6 +120,11 @@ class CallLog:
     def full(self) -> bool:
         """Whether `check_room` has something to say."""
         return self.bytes >= self.hard_limit or self.memory > self.limit
+
+    @property
+    def last_seq(self) -> int:
+        """Seq of the last call in it, or of the last one that it has dropped."""
+        return self.batches[-1].last_seq if self.batches else self.head - 1
 
     def append(self, batch: Batch) -> None:
         """Add the next batch, spilling older ones if memory is over the limit.
@@ -158,16 +162,14 @@ class CallLog:
             self.bytes -= batch.size
             if batch.parts is not None:
                 self.memory -= batch.size
-            else:
-                self._spilled -= 1
             self.head = batch.last_seq + 1
         self._asked_at = min(self._asked_at, self.bytes)
         for seq in [seq for seq in self.outcomes if seq < self.head]:
             del self.outcomes[seq]
         if self._spill is None:
             return
-        if self._spilled:
-            self._spill.trim(self.batches[0].position)  # the oldest are spilled first
+        if self.batches and self.batches[0].parts is None:  # the oldest are spilled first
+            self._spill.trim(self.batches[0].position)
         else:
             self._spill.reset()
 
@@ -209,4 +211,3 @@ class CallLog:
                 batch.position = spill.write(batch.parts)
                 batch.parts = None
                 self.memory -= batch.size
-                self._spilled += 1

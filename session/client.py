@@ -17,6 +17,7 @@ from outlast.session import inventory, layout, wire
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
+from outlast.session.openbatch import OpenBatch
 from outlast.session.pending import Pending, Query, gaps, in_order
 from outlast.session.schema import (
     HANDLE_FIRST,
@@ -75,7 +76,6 @@ class ClientSession:
         self.phase = Phase.DETACHED
         self.error: OutlastError | None = None
         self.generation = 0
-        self.next_seq = 1
         self.next_qid = 1
         #: Last seq the current worker has issued to its device.
         self.applied = 0
@@ -92,11 +92,7 @@ class ClientSession:
         self.replayed_calls = 0
         self.attachments = 0
 
-        self._records: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._open_first = 1
-        self._open_bytes = 0
-        self._bind = b""
+        self._open = OpenBatch(1)
         self._pending: dict[int, Pending] = {}
         self._queries: dict[int, Query] = {}
         self._unsent: deque[Batch | Query] = deque()
@@ -124,20 +120,14 @@ class ClientSession:
         payload : bytes, optional
             The frame the record names.
         """
-        if bind is not self._bind and bind != self._bind:
-            self._records.append(bind)
-            self._bind = bind
-        self._records.append(record)
-        size = len(record)
-        if payload is not None:
-            self._payloads.append(payload)
-            size += len(payload)
-        self._open_bytes += size
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        if seq - self._open_first >= BATCH_CALLS - 1 or self._open_bytes >= BATCH_BYTES:
+        batch = self._open
+        calls = batch.calls
+        calls.append((bind, record, payload))
+        batch.bytes += len(record) if payload is None else len(record) + len(payload)
+        count = len(calls)
+        if count >= BATCH_CALLS or batch.bytes >= BATCH_BYTES:
             self.seal()
-        return seq
+        return batch.first_seq + count - 1
 
     def expect(self, op: Op, seq: int, out: memoryview | None = None) -> Pending:
         """Register that the program waits for the outcome of ``seq``."""
@@ -158,21 +148,25 @@ class ClientSession:
 
     def seal(self) -> None:
         """Close the open batch: it can be sent from now on."""
-        if not self._records:
+        if not self._open.calls:
             return
-        count = self.next_seq - self._open_first
-        batch = Batch(self._open_first, count, b"".join(self._records), self._payloads)
-        self._records, self._payloads = [], []
-        self._open_bytes, self._bind = 0, b""
-        self._open_first = self.next_seq
-        self.log.append(batch)
+        if self.log.last_seq < self._open.first_seq:
+            self.log.append(self._open.sealed())
+        # Otherwise Ctrl-C has come right here before. Then it may be sent twice, and done once.
+        batch = self.log.batches[-1]
         self._unsent.append(batch)
         self._unsent_bytes += batch.size
+        self._open = self._open.after(batch.last_seq)
+
+    @property
+    def next_seq(self) -> int:
+        """Seq of the next call."""
+        return self._open.next_seq
 
     @property
     def open_calls(self) -> int:
         """Calls appended and not yet sealed."""
-        return len(self._records)
+        return len(self._open.calls)
 
     @property
     def has_unsent(self) -> bool:
@@ -187,7 +181,7 @@ class ClientSession:
     @property
     def backlog(self) -> int:
         """Bytes that are logged and not applied: what a fast program must wait for."""
-        return self._unsent_bytes + self._in_flight_bytes + self._open_bytes
+        return self._unsent_bytes + self._in_flight_bytes + self._open.bytes
 
     @property
     def progress(self) -> int:
@@ -400,9 +394,10 @@ class ClientSession:
                 self._settle(query.pending, reply)
         elif reply.kind == ReplyKind.OUTCOME:
             self._ack_due = True
+            if reply.number not in self.log.outcomes:  # also if Ctrl-C came before `expect`
+                self.log.record(reply.number, Outcome(reply.result, reply.value))
             pending = self._pending.pop(reply.number, None)
             if pending is not None:
-                self.log.record(reply.number, Outcome(reply.result, reply.value))
                 self._settle(pending, reply)
         else:
             self._land_failure(reply)
@@ -439,8 +434,7 @@ class ClientSession:
     def _start_after(self, applied: int, holds: dict[str, Any]) -> None:
         """Begin a fresh log at the epoch that adoption took."""
         self._base = applied
-        self.next_seq = applied + 1
-        self._open_first = applied + 1
+        self._open = OpenBatch(applied + 1)
         self.log.head = applied + 1
         self.recoverable = applied
         self.inventory = holds

@@ -10,6 +10,7 @@ from model.parts import Client, Connection, ModelWorker
 from model.world import World
 
 from outlast.session.client import ClientSession
+from outlast.session.openbatch import OpenBatch
 from outlast.session.pending import Pending, Query
 
 _CONTAINERS = (list, dict, set, deque, Counter)
@@ -50,6 +51,7 @@ def _session(session: ClientSession, pendings: dict[int, Pending]) -> ClientSess
     new: ClientSession = _shallow(session)
     new.log = _shallow(session.log)
     new._landed_deferred = _shallow(session._landed_deferred)
+    new._open = OpenBatch(session._open.first_seq, list(session._open.calls))
     for pending in session._pending.values():
         pendings[id(pending)] = _pending(pending)
     for query in session._queries.values():

@@ -15,6 +15,7 @@ from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
 from outlast.session.deferred import LandedFailures
 from outlast.session.host import Cut, HostSession
+from outlast.session.openbatch import OpenBatch
 
 Patch = pytest.MonkeyPatch
 
@@ -102,7 +103,7 @@ def queries_are_not_asked_again(patch: Patch) -> None:
 def adopter_begins_with_the_first_seq(patch: Patch) -> None:
     def start(self: ClientSession, applied: int, inventory: Any) -> None:
         original(self, applied, inventory)
-        self.next_seq = self._open_first = 1
+        self._open = OpenBatch(1)
 
     original = ClientSession._start_after
     patch.setattr(ClientSession, "_start_after", start)
