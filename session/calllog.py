@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from outlast.errors import LogFull
 from outlast.session.schema import Op
@@ -19,12 +19,17 @@ from outlast.session.wire import pack_record, split_stream
 
 #: An epoch is asked for when the log has grown by this share of its limit.
 EPOCH_SHARE = 0.4
+#: Share of its limit that the log spills at once: so much is written while a call waits.
+SPILL_SHARE = 1 / 8
+
+#: Bytes of a call that travel in a frame of their own; the log keeps them alive.
+Payload = bytes | memoryview
 
 
 class Spill(Protocol):
     """Where batches go that memory has no room for (files; in tests a list)."""
 
-    def write(self, parts: list[bytes]) -> int:
+    def write(self, parts: Sequence[Payload]) -> int:
         """Append the parts and return where they begin; `LogFull` if there is no room."""
 
     def read(self, position: int, sizes: list[int]) -> list[bytes]:
@@ -50,11 +55,13 @@ class Batch:
 
     __slots__ = ("count", "first_seq", "parts", "position", "size", "sizes")
 
-    def __init__(self, first_seq: int, count: int, stream: bytes, payloads: list[bytes]) -> None:
+    def __init__(
+        self, first_seq: int, count: int, stream: bytes, payloads: Sequence[Payload]
+    ) -> None:
         self.first_seq = first_seq
         self.count = count
         #: Stream, then payloads; None while spilled.
-        self.parts: list[bytes] | None = [stream, *payloads]
+        self.parts: list[Any] | None = [stream, *payloads]
         self.sizes = [len(stream), *map(len, payloads)]
         self.size = sum(self.sizes)
         self.position = 0
@@ -179,14 +186,14 @@ class CallLog:
             if batch.last_seq >= seq:
                 yield batch
 
-    def parts(self, batch: Batch) -> list[bytes]:
+    def parts(self, batch: Batch) -> list[Any]:
         """Return a batch's stream and payloads, read back if it was spilled."""
         if batch.parts is not None:
             return batch.parts
         assert self._spill is not None
         return self._spill.read(batch.position, batch.sizes)
 
-    def replay_parts(self, batch: Batch) -> list[bytes]:
+    def replay_parts(self, batch: Batch) -> list[Any]:
         """Return a batch as replay sends it: each known outcome in front of its call."""
         stream, *payloads = self.parts(batch)
         seqs = range(batch.first_seq, batch.first_seq + batch.count)
@@ -204,8 +211,9 @@ class CallLog:
         return [b"".join(out), *payloads]
 
     def _spill_oldest(self, spill: Spill) -> None:
+        enough = self.limit * (1 - SPILL_SHARE)
         for batch in self.batches:
-            if self.memory <= self.limit // 2:
+            if self.memory <= enough:
                 return
             if batch.parts is not None:
                 batch.position = spill.write(batch.parts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.errors import OutlastError, ProtocolError, SessionLost
 from outlast.session import inventory, layout, wire
-from outlast.session.calllog import Batch, CallLog, Outcome
+from outlast.session.calllog import Batch, CallLog, Outcome, Payload
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
 from outlast.session.openbatch import OpenBatch
@@ -108,7 +108,7 @@ class ClientSession:
 
     # -- the program's side --------------------------------------------------------------------
 
-    def append(self, record: bytes, bind: bytes, payload: bytes | None = None) -> int:
+    def append(self, record: bytes, bind: bytes, payload: Payload | None = None) -> int:
         """Log a sequenced call and return its seq.
 
         Parameters
@@ -117,8 +117,8 @@ class ClientSession:
             The packed record.
         bind : bytes
             The packed BIND record of the calling thread and its context.
-        payload : bytes, optional
-            The frame the record names.
+        payload : bytes or memoryview, optional
+            The frame the record names. It must not change any more.
         """
         batch = self._open
         calls = batch.calls

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outlast.session.calllog import Batch
+from outlast.session.calllog import Batch, Payload
 
 #: BIND of the caller, record, and the payload frame that the record names.
-Call = tuple[bytes, bytes, bytes | None]
+Call = tuple[bytes, bytes, Payload | None]
 
 
 class OpenBatch:

@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -39,7 +40,11 @@ class Caretaker:
     """Attaches a session, and looks after it while the program does other things."""
 
     def __init__(
-        self, session: ClientSession, settings: LinkSettings, mutex: threading.Lock
+        self,
+        session: ClientSession,
+        settings: LinkSettings,
+        mutex: threading.Lock,
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.stop = threading.Event()
@@ -52,6 +57,8 @@ class Caretaker:
         self._session = session
         self._settings = settings
         self._mutex = mutex
+        #: Called while the program makes no calls.
+        self._tidy = tidy
         self._tick = threading.Event()
         self._idle_ticks = 0
         self._attached_at = 0.0
@@ -98,6 +105,8 @@ class Caretaker:
                     self.asleep = self._idle_ticks >= IDLE_TICKS
             if detached:
                 self._come_back()
+            elif self.asleep:
+                self._tidy()
             self._tick.wait(IDLE_INTERVAL if self.asleep else FLUSH_INTERVAL)
             self._tick.clear()
 

@@ -24,6 +24,7 @@ from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
 from outlast.shim.caretaker import Caretaker
 from outlast.shim.linkage import Reply
 from outlast.shim.settings import LinkSettings
+from outlast.shim.slabs import Slabs
 
 log = logging.getLogger("outlast.link")
 
@@ -58,7 +59,8 @@ class SessionLink:
         self.inventory: dict[str, Any] = {}
         self._session = session
         self._mutex = threading.Lock()
-        self._caretaker = Caretaker(session, settings, self._mutex)
+        self._slabs = Slabs()
+        self._caretaker = Caretaker(session, settings, self._mutex, self._slabs.trim)
         self._pump = self._caretaker.pump
         self._pid = os.getpid()
         self._local = threading.local()
@@ -243,14 +245,14 @@ class SessionLink:
         """Take the bytes of ``data`` and copy them to the device. Returns CUresult."""
         view = data.cast("B") if data.nbytes else data
         for offset in range(0, len(view), MAX_FRAME):
-            piece = bytes(view[offset : offset + MAX_FRAME])
+            piece = self._slabs.copy(view[offset : offset + MAX_FRAME])
             inline = len(piece) <= INLINE_LIMIT
             record = wire.pack_record(
                 Op.COPY_HTOD,
                 address + offset,
                 stream,
                 flags,
-                data=piece if inline else None,
+                data=bytes(piece) if inline else None,
                 payload=not inline,
             )
             with self._mutex:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from outlast.errors import LogFull
+from outlast.session.calllog import Payload
 
 #: Bytes after which another file is begun: what is not needed any more goes a file at a time.
 PIECE = 64 << 20
@@ -28,7 +30,7 @@ class FileSpill:
         """Bytes on disk."""
         return self._end - self._files[0][0] if self._files else 0
 
-    def write(self, parts: list[bytes]) -> int:
+    def write(self, parts: Sequence[Payload]) -> int:
         """Append the parts and return where they begin.
 
         Raises
