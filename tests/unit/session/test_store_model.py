@@ -35,6 +35,7 @@ class Model:
     incarnation: bytes = INCARNATION
     seq: int = 0
     last_epoch: int = 0
+    recoverable: int = 0
     #: (number, seq) of the usable epochs, oldest first.
     epochs: list[tuple[int, int]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -133,7 +134,8 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from(SERVERS), fall_back=st.booleans())
     def claim(self, server: str, fall_back: bool) -> None:
-        usable = [seq for _, seq in self.model.epochs[-2:]]
+        # Behind what a client was told to be recoverable, no log reaches back any more.
+        usable = [seq for _, seq in self.model.epochs[-2:] if seq >= self.model.recoverable]
         seq = usable[0] if usable and fall_back else None
         if not self.alive(server):
             with pytest.raises(LeaseLost):
@@ -196,6 +198,7 @@ class JournalMachine(RuleBasedStateMachine):
             self.model.epochs.append((row.epoch, row.seq))
         newest = [seq for _, seq in self.model.epochs[-2:]]
         expected = min(newest) if len(newest) == 2 else 0
+        self.model.recoverable = max(self.model.recoverable, expected)
         assert self.store.commit_epoch("train", self.model.token, row) == expected
 
     @rule(data=st.data())
