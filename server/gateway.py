@@ -275,10 +275,7 @@ class Gateway:
             self.refuse(peer, error)
             return
         if message.kind is Kind.PING:
-            pong = wire.pack_message(
-                Kind.PONG, generation=0, stamp=message["stamp"], busy_seq=0, busy_for=0.0
-            )
-            self.send(peer, [pong])
+            self.send(peer, [wire.pack_pong(0, message["stamp"])])
         elif message.kind is not Kind.HELLO:
             self.refuse(peer, ProtocolError(f"{message.kind.name} before HELLO"))
         elif message["stream_format"] not in READABLE_FORMATS:

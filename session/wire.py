@@ -103,6 +103,13 @@ def pack_replies(generation: int, applied: int, stream: bytes = b"") -> bytes:
     return REPLIES_HEADER.pack(MAGIC, PROTOCOL_VERSION, _REPLIES, generation, applied) + stream
 
 
+def pack_pong(generation: int, stamp: int, busy_seq: int = 0, busy_for: float = 0.0) -> bytes:
+    """Return the answer to a PING: this process is there, and in which call for how long."""
+    return pack_message(
+        Kind.PONG, generation=generation, stamp=stamp, busy_seq=busy_seq, busy_for=busy_for
+    )
+
+
 def parse_calls(frame: bytes) -> tuple[int, int, int, int] | None:
     """Return generation, first seq, count and acked of a CALLS' first frame (hot path).
 

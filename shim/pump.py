@@ -15,7 +15,6 @@ from outlast.errors import OutlastError, ProtocolError, SessionFenced
 from outlast.session import wire
 from outlast.session.client import ClientSession, Phase
 from outlast.session.schema import Kind
-from outlast.session.wire import Message
 from outlast.shim.handshake import refusal
 from outlast.shim.settings import LinkSettings
 from outlast.shim.transport import Transport
@@ -177,7 +176,7 @@ class Pump:
                 return
             message = wire.parse_message(frames)
             if message.kind is Kind.PING:
-                transport.send([pong(message)])
+                transport.send([wire.pack_pong(message["generation"], message["stamp"])])
             elif message.kind is Kind.BYE:
                 self.disconnect(transport, message["reason"])
             elif message.kind is Kind.REFUSED:
@@ -229,14 +228,3 @@ class Pump:
         )
         self._rouse()
         self.changed.notify_all()
-
-
-def pong(ping: Message) -> bytes:
-    """Return the answer to a PING: this process is there."""
-    return wire.pack_message(
-        Kind.PONG,
-        generation=ping["generation"],
-        stamp=ping["stamp"],
-        busy_seq=0,
-        busy_for=0.0,
-    )

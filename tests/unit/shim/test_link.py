@@ -17,7 +17,6 @@ from outlast.session import ids, wire
 from outlast.session.client import ClientSession
 from outlast.session.schema import Kind, Op
 from outlast.shim.link import SessionLink
-from outlast.shim.pump import pong
 from outlast.shim.settings import LinkSettings
 
 
@@ -46,7 +45,7 @@ def refuse(_: object) -> list[bytes]:
 
 
 def answer_ping(message: wire.Message) -> list[bytes]:
-    return [pong(message)]
+    return [wire.pack_pong(message["generation"], message["stamp"])]
 
 
 def assert_seen(server: ScriptedServer, kind: Kind, times: int) -> None:
