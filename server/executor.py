@@ -31,6 +31,8 @@ NOT_READY = int(CUresult.CUDA_ERROR_NOT_READY)
 #: How long a query waits for replayed work before it says that it is not done.
 REPLAY_PATIENCE = 5.0  # seconds
 
+#: How often a short wait for the device looks whether there are other calls.
+LOOK = 20e-6  # seconds
 #: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
 SPECIAL_STREAMS = (0, 1, 2)
 
@@ -184,10 +186,22 @@ class Executor:
                 left.append(wait)
         self.waits = left
 
-    def linger(self, timeout: float) -> None:
-        """Give the waits a moment, and answer those that are done by then."""
-        if self.driver.wait_any([wait.ticket for wait in self.waits], timeout):
-            self.settle()
+    def linger(self, timeout: float, called: Callable[[], bool]) -> None:
+        """Give the waits a moment, and answer those that are done by then.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds.
+        called : callable
+            Whether there are other calls to do: they end it.
+        """
+        tickets = [wait.ticket for wait in self.waits]
+        end = time.monotonic() + timeout
+        while not self.driver.wait_any(tickets, LOOK):
+            if called() or time.monotonic() >= end:
+                return
+        self.settle()
 
     def watch(self) -> None:
         """Have the device's descriptor announce the end of each wait."""

@@ -59,7 +59,7 @@ log = logging.getLogger("outlast.server.worker")
 TELL_CALLS = 1024
 #: How often the worker looks for silence and for epochs that are due.
 CHORES_INTERVAL = 0.02  # seconds
-#: How long device work that somebody waits for is waited for before anything else.
+#: How long device work that somebody waits for is waited for, unless there are other calls.
 SHORT_WAIT = 200e-6  # seconds
 #: What of its start message a worker tells a new gateway.
 INTRODUCED = ("session", "incarnation", "token", "device", "provider")
@@ -226,7 +226,7 @@ class Worker:
         executor.settle()
         if executor.waits and not link.more:
             # Short kernels are over before a poll would have begun.
-            executor.linger(SHORT_WAIT)
+            executor.linger(SHORT_WAIT, link.has_more)
         self._flush(idle=not link.more)
         now = time.monotonic()
         if now >= self._chores_at or self._epochs.has_news or self._farewell.waiting:

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from outlast.errors import LinkClosed
+from outlast.messages import keep_freed_memory
 from outlast.session import wire
 from outlast.session.client import ClientSession, Phase
 from outlast.session.ids import HandleAllocator
@@ -221,6 +222,8 @@ class SessionLink:
     def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
         """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
         view = out.cast("B") if out.nbytes else out
+        if size > MAX_FRAME:
+            keep_freed_memory()
         with self._mutex:
             self._admit()
             bind = self._bind()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import zmq
 
 Frame = bytes | memoryview
+
+#: Just below the longest block that glibc lets teach it (DEFAULT_MMAP_THRESHOLD_MAX).
+_LESSON = 31 << 20  # bytes
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0, short: int = 1) -> list[Any]:
@@ -35,3 +39,16 @@ def receive(socket: zmq.Socket[bytes], flags: int = 0, short: int = 1) -> list[A
         else:
             frames.append(socket.recv(copy=False).buffer)
     return frames
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory of large frames for the next ones.
+
+    Otherwise glibc gives it back when a frame is freed, and gets it again, a page fault for
+    every 4 KiB, when the next one comes. Once it has seen a long block come and go, it maps
+    shorter ones no longer by themselves and keeps twice as much free memory (mallopt(3) on
+    M_MMAP_THRESHOLD). Programs that use large arrays teach it the same. Nothing is written to
+    the block, so it costs no memory; other C libraries take no notice.
+    """
+    bytes(_LESSON)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -46,3 +50,34 @@ def test_a_view_outlives_the_messages_behind_it(pair: Pair) -> None:
 def test_no_message_is_an_error_and_not_a_wait(pair: Pair) -> None:
     with pytest.raises(zmq.Again):
         receive(pair[1], zmq.NOBLOCK)
+
+
+FREED_AND_TAKEN_AGAIN = """
+import resource, sys
+from outlast.messages import keep_freed_memory
+keep_freed_memory()
+keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
+    frames = [bytes([1]) * (1 << 20) for _ in range(16)]
+use()
+before = faults()
+use()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep what they like")
+def test_memory_of_frames_that_are_gone_serves_the_next_ones() -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    out = subprocess.run(
+        [sys.executable, "-c", FREED_AND_TAKEN_AGAIN],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    # Fresh memory would take 4096.
+    assert int(out.stdout) < 1024

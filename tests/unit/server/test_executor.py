@@ -199,3 +199,19 @@ def test_a_poisoned_context_without_a_fault_is_reported_with_the_call_that_showe
         (ReplyKind.OUTCOME, 2, 719),
         (ReplyKind.OUTCOME, 3, 719),
     ]
+
+
+def test_a_short_wait_for_the_device_ends_when_there_are_other_calls(executor, monkeypatch):
+    executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 7)
+    monkeypatch.setattr(executor.driver, "wait_any", lambda tickets, timeout: False)
+    looks = iter([False, False, True])
+    executor.linger(3600.0, lambda: next(looks))
+    assert list(looks) == []
+    assert len(executor.waits) == 1
+
+
+def test_a_short_wait_answers_what_is_done_by_then(executor):
+    executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 7)
+    executor.linger(3600.0, lambda: False)
+    assert executor.waits == []
+    assert [reply.number for reply in replies(executor)][-1] == 7
