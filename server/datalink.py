@@ -18,7 +18,7 @@ import zmq
 from outlast.messages import keep_freed_memory, receive
 from outlast.server.drivers.base import Driver
 from outlast.session import wire
-from outlast.session.schema import MAX_FRAME, Kind
+from outlast.session.schema import MAX_FRAME
 
 #: A message may have many payload frames of `MAX_FRAME` bytes, each checked on its own.
 MAX_MESSAGE = MAX_FRAME + (64 << 10)
@@ -179,14 +179,8 @@ class DataLink:
             return
         try:
             self._read_ahead()
+            pong = wire.pack_pong(generation, 0, busy_seq, busy_for)
             for peer in list(self._heard):
-                pong = wire.pack_message(
-                    Kind.PONG,
-                    generation=generation,
-                    stamp=0,
-                    busy_seq=busy_seq,
-                    busy_for=busy_for,
-                )
                 self._send(peer, [pong])
         finally:
             self._lock.release()

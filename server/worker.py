@@ -298,7 +298,8 @@ class Worker:
             if message.kind is Kind.REFUSED:
                 return
             if message.kind is Kind.PING and not message["generation"]:
-                self._pong(peer, message)  # asked before its WELCOME came, through the relay
+                # Asked before its WELCOME came, through the relay.
+                self._link.send(peer, [wire.pack_pong(0, message["stamp"])])
                 return
             host.check(peer, message.fields.get("generation", 0))
             self._on_message(peer, message)
@@ -330,23 +331,13 @@ class Worker:
         host = self._host
         kind = message.kind
         if kind is Kind.PING:
-            self._pong(peer, message)
+            self._link.send(peer, [wire.pack_pong(host.generation, message["stamp"])])
         elif kind is Kind.ACK:
             host.acknowledge_message(message)
         elif kind is Kind.EPOCH_REQUEST:
             self._epochs.requested = True
         elif kind is Kind.BYE:
             self._on_bye(message)
-
-    def _pong(self, peer: bytes, ping: Message) -> None:
-        pong = wire.pack_message(
-            Kind.PONG,
-            generation=ping["generation"],
-            stamp=ping["stamp"],
-            busy_seq=0,
-            busy_for=0.0,
-        )
-        self._link.send(peer, [pong])
 
     def _on_bye(self, message: Message) -> None:
         self._lost("it said good-bye")
