@@ -143,7 +143,7 @@ class EpochReader(ABC):
 
 
 def open_manifest(
-    raw: bytes, source: str, location: Location, digest: str | None, data_size: int
+    raw: bytes, source: str, location: Location | None, digest: str | None, data_size: int
 ) -> Manifest:
     """Return the manifest in ``raw`` if it is that of the epoch at ``location``.
 
@@ -154,7 +154,7 @@ def open_manifest(
     source
         Names the epoch in errors.
     location
-        Where it was found.
+        Where it was found; None if that says nothing.
     digest
         What its digest must be, if that is known from elsewhere.
     data_size
@@ -167,7 +167,8 @@ def open_manifest(
     """
     manifest = decode(raw, f"{source}/{MANIFEST_FILE}")
     epoch = manifest.epoch
-    if Location.of(epoch.session_id, epoch.token, epoch.seq, epoch.epoch_id) != location:
+    found = Location.of(epoch.session_id, epoch.token, epoch.seq, epoch.epoch_id)
+    if location is not None and found != location:
         raise CheckpointCorrupt(f"{source} holds the manifest of another epoch", path=source)
     if digest is not None and manifest.digest != digest:
         raise CheckpointCorrupt(

@@ -1,4 +1,4 @@
-"""What an operator does with the journal from the command line."""
+"""What an operator asks of the journal and the keeper from the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 
 from outlast import migrations
 from outlast.config import ServeConfig
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, KeeperError
+from outlast.server.keeper.client import Keeper
 from outlast.session.store import Store
 
 
@@ -57,6 +58,32 @@ def unpark(config: ServeConfig, session_id: str) -> str:
     finally:
         store.close()
     return f"session {session_id!r} may go on"
+
+
+def kept(config: ServeConfig) -> str:
+    """Return a table of the device memory that waits for a server."""
+    keeper = Keeper(config.state_dir)
+    try:
+        held = keeper.holdings()
+    except KeeperError as error:
+        if error.reason != "unreachable":
+            raise
+        held = []
+    finally:
+        keeper.close()
+    if not held:
+        return "nothing is kept"
+    width = max(len(name) for name in ("SESSION", *(entry["session"] for entry in held)))
+    lines = [f"{'SESSION':<{width}} {'MIB':>10} {'EPOCH':>12} {'HOLDER':>8} {'LEFT':>8}"]
+    for entry in held:
+        left = "-" if entry["left"] is None else f"{entry['left']:.0f} s"
+        epoch = str(entry["seq"]) if entry["sealed"] else "-"
+        size = entry["bytes"] >> 20
+        lines.append(
+            f"{entry['session']:<{width}} {size:>10} {epoch:>12} {entry['holder'] or '-':>8} "
+            f"{left:>8}"
+        )
+    return "\n".join(lines)
 
 
 def _require_unused(store: Store) -> None:

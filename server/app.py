@@ -95,7 +95,7 @@ def _signal_descriptor() -> int:
     """Return a descriptor that is readable once a signal to act on has arrived."""
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         # The wake-up descriptor does the work; a Python handler must exist for it.
         signal.signal(number, lambda *_: None)
     return read

@@ -231,6 +231,8 @@ class Attachments:
         needs_epoch = bool(epochs) if adopting else head > 1
         usable = [epoch for epoch in epochs if epoch.seq + 1 >= head]
         skipped: list[str] = []
+        if (yield from self._start_kept(entry, head, epochs)):
+            return
         while True:
             if needs_epoch and not usable:
                 raise SessionLost(
@@ -248,7 +250,7 @@ class Attachments:
                 lambda store, seq=seq: store.claim(entry.session_id, server_id, seq=seq)
             )
             try:
-                yield from self._start_from(entry, chosen, older)
+                yield from self._start_from(entry, _stored(chosen), older)
                 return
             except OutlastError as error:
                 if chosen is None or not getattr(error, "corrupt", False):
@@ -262,7 +264,33 @@ class Attachments:
                 skipped.append(f"epoch {chosen.seq} is corrupt")
                 usable = usable[1:]
 
-    def _start_from(self, entry: SessionEntry, epoch: EpochRow | None, older: list[int]) -> Flow:
+    def _start_kept(self, entry: SessionEntry, head: int, epochs: list[EpochRow]) -> Flow:
+        """Start a worker from what the last one left with the keeper; return whether it did."""
+        assert entry.row is not None
+        kept = self._gateway.kept
+        seq = kept.find(entry.session_id, entry.row.token)
+        if seq is None:
+            return False
+        server_id = self._gateway.server_id
+        if seq + 1 >= head:
+            entry.row = yield self._db(
+                lambda store: store.claim(entry.session_id, server_id, seq=seq)
+            )
+            older = [epoch.seq for epoch in epochs[1::-1]]
+            try:
+                yield from self._start_from(entry, {"seq": seq, "kept": True}, older)
+                return True
+            except OutlastError as error:
+                log.error(
+                    "what the keeper has cannot be used: %s",
+                    error,
+                    extra={"action": "kept_unusable", "session": entry.session_id},
+                )
+        # It would only take the room that the stored epoch needs.
+        kept.forget(entry.session_id, entry.token)
+        return False
+
+    def _start_from(self, entry: SessionEntry, epoch: Json | None, older: list[int]) -> Flow:
         assert entry.row is not None
         self._require_open()
         config = self._gateway.config
@@ -285,14 +313,8 @@ class Attachments:
             "grace": config.grace,
             "linger": config.linger if is_anonymous(entry.session_id) else 0.0,
             "older": older,
-            "epoch": None,
+            "epoch": epoch,
         }
-        if epoch is not None:
-            start["epoch"] = {
-                "seq": epoch.seq,
-                "location": epoch.location,
-                "digest": epoch.digest,
-            }
         try:
             yield worker.start(start)
         except OutlastError:
@@ -343,6 +365,18 @@ class Attachments:
 
     def _db(self, work: Any) -> Step:
         return lambda resume: self._gateway.database.submit(work, resume)
+
+
+def _stored(epoch: EpochRow | None) -> Json | None:
+    """Return what a worker is told of a stored epoch."""
+    if epoch is None:
+        return None
+    return {
+        "seq": epoch.seq,
+        "kept": False,
+        "location": epoch.location,
+        "digest": epoch.digest,
+    }
 
 
 def _lock_path(state_dir: Path, session_id: str) -> Path:

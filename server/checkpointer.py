@@ -25,7 +25,7 @@ from outlast.checkpoint_providers import (
 from outlast.checkpoint_providers import manifest as m
 from outlast.errors import CheckpointError, OutlastError, RestoreFailed
 from outlast.server.calls.contexts import restore_context
-from outlast.server.drivers.base import Driver, Region
+from outlast.server.drivers.base import Driver, OwnedRegion, Region, SharedMemory
 from outlast.server.executor import Allocation, Executor
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import Cut
@@ -34,6 +34,8 @@ from outlast.session.wire import Reply
 
 #: Keys of regions that hold pieces of images whose load has not come yet.
 STAGED = "staged:"
+#: `Region.kind` of what cuMemAlloc gave.
+ALLOCATION = "alloc"
 #: Bytes copied at once while the session stands still.
 COPY_PIECE = 64 << 20
 
@@ -66,7 +68,9 @@ class Checkpointer:
 
     # -- saving --------------------------------------------------------------------------------
 
-    def snapshot(self, identity: Identity, generation: int, cut: Cut, copy: bool) -> Snapshot:
+    def snapshot(
+        self, identity: Identity, generation: int, cut: Cut, copy: bool, shared: bool = False
+    ) -> Snapshot:
         """Return an epoch of the idle device.
 
         Parameters
@@ -77,11 +81,14 @@ class Checkpointer:
             From the session's state machine, at the same place.
         copy : bool
             Copy memory, so that calls can go on while it is written.
+        shared : bool
+            Leave the allocations' memory out: it is shared (`Driver.share`).
         """
         ex = self.executor
         buffers = [
             RegionBuffer("memory", _key(region), _bytes_of(ex.driver, region, copy))
             for region in ex.driver.regions()
+            if not (shared and region.kind == ALLOCATION)
         ]
         handles, images = self._handles(self._add_images(buffers))
         replies = _add_replies(buffers, cut.replies)
@@ -179,17 +186,41 @@ class Checkpointer:
             An object or an address cannot be had again.
         """
         with self.provider.open(location, digest) as reader:
-            epoch = reader.manifest.epoch
-            state: dict[str, Any] = epoch.state
-            by_id = {image.handle: image.region for image in epoch.images}
-            for handle in epoch.handles:
+            return self._restore(reader, None)
+
+    def restore_shared(self, reader: EpochReader, memory: Sequence[SharedMemory]) -> m.Epoch:
+        """Make this (fresh) process hold a sealed epoch whose memory is shared.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            The epoch does not match its hashes.
+        RestoreFailed
+            An object, an address or the memory cannot be had again.
+        """
+        return self._restore(reader, memory)
+
+    def _restore(self, reader: EpochReader, memory: Sequence[SharedMemory] | None) -> m.Epoch:
+        epoch = reader.manifest.epoch
+        state: dict[str, Any] = epoch.state
+        by_id = {image.handle: image.region for image in epoch.images}
+        handles = [*epoch.handles]
+        if memory is not None:
+            # Before modules: their variables get what is left.
+            contexts = [h for h in handles if h.kind == HandleKind.CONTEXT]
+            for handle in contexts:
                 self._restore_handle(reader, handle, state, by_id)
+            handles = [h for h in handles if h.kind != HandleKind.CONTEXT]
+            self._adopt_memory(epoch, state, memory)
+        for handle in handles:
+            self._restore_handle(reader, handle, state, by_id)
+        if memory is None:
             self._restore_allocations(epoch, state)
-            self._restore_memory(reader)
-            self.executor.handles.dead.update(int(h) for h in state["dead"])
-            self.executor.handles.reserve(int(state["next_handle"]) - HANDLE_STEP)
-            self._restore_staged(reader)
-            self._restore_replies(reader, epoch)
+        self._restore_memory(reader, memory is not None)
+        self.executor.handles.dead.update(int(h) for h in state["dead"])
+        self.executor.handles.reserve(int(state["next_handle"]) - HANDLE_STEP)
+        self._restore_staged(reader)
+        self._restore_replies(reader, epoch)
         return epoch
 
     def _restore_handle(
@@ -252,16 +283,44 @@ class Checkpointer:
             ex.allocations[allocation.address] = Allocation(
                 allocation.address, allocation.size, context, allocation.created_seq
             )
-        ex.context = -1
-        ex.cuda.cuCtxSetCurrent(0)
-        ex.context = 0
+        self._unbind()
 
-    def _restore_memory(self, reader: EpochReader) -> None:
+    def _adopt_memory(
+        self, epoch: m.Epoch, state: dict[str, Any], memory: Sequence[SharedMemory]
+    ) -> None:
+        ex = self.executor
+        contexts = ex.handles.real[HandleKind.CONTEXT]
+        owned = []
+        for allocation in epoch.allocations:
+            context = int(state["contexts"][str(allocation.address)])
+            owned.append(
+                OwnedRegion(
+                    allocation.device, allocation.address, allocation.size, contexts[context]
+                )
+            )
+            ex.allocations[allocation.address] = Allocation(
+                allocation.address, allocation.size, context, allocation.created_seq
+            )
+        result = ex.driver.adopt(memory, owned)
+        if result:
+            raise RestoreFailed(f"the shared memory cannot be mapped: error {result}")
+        self._unbind()
+
+    def _unbind(self) -> None:
+        self.executor.context = -1
+        self.executor.cuda.cuCtxSetCurrent(0)
+        self.executor.context = 0
+
+    def _restore_memory(self, reader: EpochReader, shared: bool) -> None:
         driver = self.executor.driver
         if not driver.wait(driver.ticket(), 60.0):
             raise RestoreFailed("the device does not become idle")
         stored = {r.key: r for r in reader.manifest.regions if r.kind == "memory"}
-        here = {_key(region): region for region in driver.regions()}
+        here = {
+            _key(region): region
+            for region in driver.regions()
+            if not (shared and region.kind == ALLOCATION)
+        }
         if set(stored) != set(here):
             raise RestoreFailed("the restored memory map is not the stored one")
         for key, region in here.items():

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from outlast.errors import OutlastError
+from outlast.errors import KeeperError, OutlastError
 from outlast.server.departures import PATIENCE
 
 if TYPE_CHECKING:
@@ -23,10 +23,19 @@ HURRY = 1.0  # seconds
 
 
 class Drain:
-    """Tells every worker to save and stop, and waits within the grace time."""
+    """Tells every worker to save and stop, and waits within the grace time.
 
-    def __init__(self, gateway: Gateway) -> None:
+    Parameters
+    ----------
+    gateway : Gateway
+        Whose workers.
+    hand_over : bool
+        Device memory goes to the keeper instead of the store.
+    """
+
+    def __init__(self, gateway: Gateway, hand_over: bool = False) -> None:
         self._gateway = gateway
+        self._hand_over = hand_over
         self._waiting: set[str] = set()
         self._unsaved: list[str] = []
         #: Every session is saved or named; what is left is to give the lease back.
@@ -42,6 +51,8 @@ class Drain:
 
     def begin(self) -> None:
         """Start: all workers at once."""
+        if self._hand_over:
+            self._start_keeper()
         entries = self._gateway.sessions.running()
         ready = [e for e in entries if e.worker is not None and e.worker.ready and not e.ended]
         self._waiting = {entry.session_id for entry in ready}
@@ -90,7 +101,15 @@ class Drain:
             self._check()
 
     def _tell(self, entry: Any, hasten: bool) -> None:
-        entry.worker.send("drain", deadline=self._deadline, hasten=hasten)
+        order = {"deadline": self._deadline, "hasten": hasten, "hand_over": self._hand_over}
+        entry.worker.send("drain", **order)
+
+    def _start_keeper(self) -> None:
+        try:
+            self._gateway.kept.start(self._gateway.config.keep_for)
+        except KeeperError as error:
+            log.error("sessions are saved instead: %s", error, extra={"action": "no_keeper"})
+            self._hand_over = False
 
     def _name(self, session_id: str, reason: str, outcome: dict[str, Any]) -> None:
         epoch = f"epoch {outcome['epoch']}" if "epoch" in outcome else "its newest epoch"

@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from outlast.checkpoint_providers import StoredEpoch
 from outlast.errors import CheckpointError, OutlastError
+from outlast.server import handover
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
+from outlast.server.keeper.client import Keeper
 from outlast.session import wire
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
@@ -113,6 +115,22 @@ class EpochKeeper:
             self._link.wake()
 
         self._checkpointer.save_beside(snapshot, done)
+
+    def seal(self, keeper: Keeper) -> None:
+        """Leave the idle device's memory with the keeper; no call may be taken behind it.
+
+        Raises
+        ------
+        KeeperError, CheckpointError
+            It cannot be left there; everything is as it was.
+        """
+        cut = self._host.cut()
+        generation = self._host.generation
+        snapshot = self._checkpointer.snapshot(
+            self.identity, generation, cut, copy=False, shared=True
+        )
+        memory = self._executor.driver.share()
+        handover.seal(keeper, self.identity.session_id, self.identity.token, snapshot, memory)
 
     def on_committed(self, message: Json) -> None:
         """Take in the gateway's word on the epoch that was saved."""

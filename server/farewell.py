@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
-from outlast.errors import OutlastError
+from outlast.errors import CheckpointError, KeeperError, OutlastError
 from outlast.server.channel import Channel, Json
 from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
+from outlast.server.keeper.client import Keeper
 from outlast.session.host import HostSession
+
+log = logging.getLogger(__name__)
 
 
 class Farewell:
     """The last epoch of a worker, within the time the gateway allows."""
 
     def __init__(
-        self, host: HostSession, executor: Executor, epochs: EpochKeeper, channel: Channel
+        self,
+        host: HostSession,
+        executor: Executor,
+        epochs: EpochKeeper,
+        channel: Channel,
+        keeper: Keeper,
     ) -> None:
+        self._keeper = keeper
         self._host = host
         self._executor = executor
         self._epochs = epochs
@@ -51,17 +61,37 @@ class Farewell:
         order = self._order
         if order is None:
             return
+        if order["hand_over"]:
+            self._order = None
+            self._hand_over(order)
+            return
         if self._epochs.busy:
             if order["hasten"] or time.monotonic() > order["deadline"]:
                 self._order = None
                 self._tell(False, "an earlier checkpoint was still under way")
             return
         self._order = None
+        self._save(order)
+
+    def _hand_over(self, order: Json) -> None:
+        """Leave device memory to the next worker; where that fails, save it like any other."""
+        if not self._executor.poisoned and self._executor.idle(_left(order)):
+            try:
+                self._epochs.seal(self._keeper)
+            except (KeeperError, CheckpointError) as error:
+                log.warning("not handed over: %s", error, extra={"action": "not_handed_over"})
+            else:
+                self._tell(True, "its memory is with the keeper")
+                return
+        self._order = {**order, "hand_over": False}
+        self.step()
+
+    def _save(self, order: Json) -> None:
         if self._host.applied == self._epochs.last_seq:
             self._tell(True, "nothing new since its last epoch")
         elif self._executor.poisoned:
             self._tell(False, f"its context is poisoned (error {self._executor.poisoned})")
-        elif not self._executor.idle(max(0.0, order["deadline"] - time.monotonic())):
+        elif not self._executor.idle(_left(order)):
             self._tell(False, "busy")
         else:
             # Nothing runs any more: memory is read in place.
@@ -81,3 +111,9 @@ class Farewell:
                 "client": self._client,
             }
         )
+
+
+def _left(order: Json) -> float:
+    """Return the seconds until the order's deadline."""
+    left: float = max(0.0, order["deadline"] - time.monotonic())
+    return left

@@ -22,6 +22,7 @@ from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
 from outlast.server.drain import Drain
+from outlast.server.kept import KeptMemory
 from outlast.server.orphans import Orphans
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
@@ -81,6 +82,7 @@ class Gateway:
         self.sessions = SessionTable(self)
         self.attachments = Attachments(self)
         self.relay = Relay(self, self._context)
+        self.kept = KeptMemory(config.state_dir)
         self._orphans = Orphans(self)
 
     # -- for the parts -------------------------------------------------------------------------
@@ -206,6 +208,7 @@ class Gateway:
         else:
             self.sessions.close()
         self.relay.close()
+        self.kept.close()
         if self._socket is not None:
             self._socket.close()
         self._lease.close(0.0)
@@ -296,13 +299,15 @@ class Gateway:
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminate()
+            elif number == signal.SIGUSR2:
+                self._terminate(hand_over=True)
             elif number == signal.SIGUSR1 and self.drain is None:
                 # The lease stays: the workers go on under it, and the next gateway has them.
                 log.info("leaving the workers to the next server", extra={"action": "leaving"})
                 self._leaving = True
                 self.finish(0)
 
-    def _terminate(self) -> None:
+    def _terminate(self, hand_over: bool = False) -> None:
         if not self.serving and not self.sessions.running():
             # Still starting: nothing is served, nothing is to be saved.
             self.database.abandon()
@@ -310,7 +315,7 @@ class Gateway:
             self.finish(0)
         elif self.drain is None:
             log.info("drain started", extra={"action": "drain_started"})
-            self.drain = Drain(self)
+            self.drain = Drain(self, hand_over)
             self.drain.begin()
         else:
             self.drain.hasten()

@@ -43,8 +43,10 @@ from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
 from outlast.server.intake import Intake
 from outlast.server.journal_feed import JournalFeed
+from outlast.server.keeper.client import Keeper
 from outlast.server.locks import LifetimeLock
 from outlast.server.pulse import Pulse
+from outlast.server.restoring import restore
 from outlast.server.vigil import Vigil
 from outlast.server.workers import DIVERGED
 from outlast.session import wire
@@ -169,17 +171,11 @@ class Worker:
         self._adoption = Adoption(
             self._host, self._executor, self._epochs, self._link, self.channel
         )
-        self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel)
+        keeper = Keeper(Path(start["state_dir"]))
+        self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel, keeper)
         self._vigil = Vigil(self._host, self._epochs, self.channel, start["linger"])
-        epoch = start["epoch"]
-        if epoch is not None:
-            self._checkpointer.restore(epoch["location"], epoch["digest"])
-            self._host.restored(epoch["seq"], start["older"])
-            self._epochs.last_seq = epoch["seq"]
-            log.info(
-                "session restored",
-                extra={"action": "restored", "session": start["session"], "epoch": epoch["seq"]},
-            )
+        if start["epoch"] is not None:
+            self._epochs.last_seq = restore(start, keeper, self._checkpointer, self._host)
 
     def _fail(self, kind: str, error: OutlastError, **fields: int) -> None:
         log.error("%s: %s", type(error).__name__, error, extra={"action": kind, "code": error.code})

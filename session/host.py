@@ -254,11 +254,21 @@ class HostSession:
         if not self.epochs or seq > self.epochs[-1]:
             self.epochs = [*self.epochs[-1:], seq]
 
-    def restored(self, seq: int, older: Sequence[int]) -> None:
-        """Go on from a restored epoch, whose replies are owed again already."""
+    def restored(self, seq: int, older: Sequence[int], stored: bool = True) -> None:
+        """Go on from a restored epoch, whose replies are owed again already.
+
+        Parameters
+        ----------
+        seq
+            Its last call.
+        older
+            Those of the stored epochs before it, oldest first.
+        stored
+            It can be restored again if this process dies.
+        """
         self.applied = seq
         self.restored_from = seq
-        self.epochs = [*older[-1:], seq]
+        self.epochs = [*older[-1:], seq] if stored else [*older[-2:]]
         self._told_applied = seq
 
     def adopted(self) -> None:

@@ -71,6 +71,27 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """Device memory that outlives its process while somebody holds the descriptor."""
+
+    device: int
+    address: int
+    size: int  # bytes
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRegion:
+    """An allocation and the context that owns it."""
+
+    device: int
+    address: int
+    size: int  # bytes
+    #: The context's real handle.
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """One device as the client sees it."""
 
@@ -206,6 +227,30 @@ class Driver(ABC):
     @abstractmethod
     def write(self, region: Region, offset: int, data: memoryview) -> None:
         """Copy ``data`` into a region of the idle device."""
+
+    @abstractmethod
+    def share(self) -> list[SharedMemory]:
+        """Return descriptors of the memory of all allocations; they are the caller's to close.
+
+        Only while the device is idle, and nothing may be called behind it but `close`.
+
+        Raises
+        ------
+        CheckpointError
+            The device cannot share its memory.
+        """
+
+    @abstractmethod
+    def adopt(self, memory: Sequence[SharedMemory], allocations: Sequence[OwnedRegion]) -> int:
+        """Take over shared memory and what lives in it, at the same addresses.
+
+        Before anything else is allocated; the descriptors stay the caller's.
+
+        Returns
+        -------
+        int
+            A ``CUresult`` value; after a failure only a new process can try again.
+        """
 
     @abstractmethod
     def close(self) -> None:

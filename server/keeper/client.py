@@ -31,7 +31,7 @@ class Claim:
 
     #: The session's shared page.
     page: int
-    #: Manifest of the sealed epoch; -1 if none is sealed.
+    #: The sealed epoch; -1 if none is sealed.
     manifest: int
     #: Device memory, in the order in which it was added.
     chunks: list[Chunk]
@@ -110,9 +110,9 @@ class Keeper:
         where = {"device": device, "address": address}
         self._tell({"op": "drop", "session": session, "token": token, **where})
 
-    def seal(self, session: str, token: int, manifest: int) -> None:
-        """Say that the memory is at rest, as the manifest describes it."""
-        self._tell({"op": "seal", "session": session, "token": token}, [manifest])
+    def seal(self, session: str, token: int, seq: int, epoch: int) -> None:
+        """Say that the memory is at rest behind call ``seq``, as a sealed epoch describes it."""
+        self._tell({"op": "seal", "session": session, "token": token, "seq": seq}, [epoch])
 
     def unseal(self, session: str, token: int) -> None:
         """Say that the memory changes again."""

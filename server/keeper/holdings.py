@@ -84,8 +84,10 @@ class Holding:
     page: int
     holder: Holder
     chunks: dict[tuple[int, int], Chunk] = field(default_factory=dict)
-    #: Descriptor of the sealed epoch's manifest; -1 if none is sealed.
+    #: Descriptor of the sealed epoch; -1 if none is sealed.
     manifest: int = -1
+    #: The last call in it.
+    seq: int = 0
     #: When the last holder was seen dead; None while one lives.
     alone_since: float | None = None
 
@@ -214,6 +216,7 @@ class Holdings:
                 "bytes": holding.total,
                 "chunks": len(holding.chunks),
                 "sealed": holding.manifest >= 0,
+                "seq": holding.seq,
                 "holder": holding.holder.pid if holding.holder.alive else 0,
                 "left": None
                 if holding.alone_since is None

@@ -162,6 +162,7 @@ class Service:
         holding = self._mine(message, pid)
         if len(fds) != 1:
             raise Refused("invalid", "a seal comes with one descriptor")
+        holding.seq = _number(message, "seq")
         holding.drop_manifest()
         holding.manifest = fds.pop()
         return {}, []

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "journal":
             return _journal(vars(arguments))
+        if arguments.command == "keeper":
+            return _keeper(vars(arguments))
         return _serve(vars(arguments))
     except ConfigError as error:
         return _fail(error, UNUSABLE)
@@ -59,6 +61,15 @@ def _journal(flags: Mapping[str, str | None]) -> int:
     return 0
 
 
+def _keeper(flags: Mapping[str, str | None]) -> int:
+    config = ServeConfig.resolve(flags)
+    log.configure(config.log_level)
+    from outlast.server import admin
+
+    print(admin.kept(config))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="outlast",
@@ -78,7 +89,21 @@ def _parser() -> argparse.ArgumentParser:
     for name, entry in SERVE_SETTINGS.items():
         _add_flag(serve, name, entry)
     _add_journal(commands)
+    _add_keeper(commands)
     return parser
+
+
+def _add_keeper(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keeper = commands.add_parser(
+        "keeper",
+        help="look at the device memory that waits for a server",
+        description="Look at the device memory that a server left behind for the next one.",
+        allow_abbrev=False,
+    )
+    actions = keeper.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="list what is kept of which session")
+    for name in ("state_dir", "log_level"):
+        _add_flag(listing, name, SERVE_SETTINGS[name])
 
 
 def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

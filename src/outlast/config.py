@@ -181,6 +181,15 @@ class ServeConfig:
         shown="600",
         metavar="SECONDS",
     )
+    keep_for: float = setting(
+        values.seconds(zero=False),
+        600.0,
+        "Seconds for which device memory that a server left behind at SIGUSR2 waits for the next.",
+        env="OUTLAST_KEEP_FOR",
+        flag="--keep-for",
+        shown="600",
+        metavar="SECONDS",
+    )
     log_level: str = setting(
         values.choice(*LEVELS),
         "info",

@@ -39,7 +39,7 @@ for line in sys.stdin:
             session, token, text = arguments
             fd = os.memfd_create("manifest")
             os.write(fd, text.encode())
-            answer = keeper.seal(session, token, fd)
+            answer = keeper.seal(session, token, 5, fd)
             os.close(fd)
         elif op == "manifest":
             answer = os.pread(claims[-1].manifest, 100, 0).decode()

@@ -8,10 +8,13 @@ import select
 import time
 from collections.abc import Sequence
 
-from outlast.server.drivers.base import DeviceInfo, Driver, Region
+from outlast.errors import CheckpointError
+from outlast.server.drivers.base import DeviceInfo, Driver, OwnedRegion, Region, SharedMemory
 from outlast.server.drivers.cuda.modules import ModuleCalls
+from outlast.server.drivers.cuda.state import result_name
 from outlast.server.drivers.cuda.transfer import Transfer
 from outlast.server.drivers.cuda.watchers import announce
+from outlast.server.drivers.placement import Block, Chunk
 
 #: How long a wait asks again and again before it blocks.
 SPIN = 200e-6  # seconds
@@ -140,6 +143,43 @@ class CudaDriver(ModuleCalls, Driver):
             context = self._open(self._devices[ordinal])
             found = self._transfers[ordinal] = Transfer(self.cuda, context.handle)
         return found
+
+    # -- from process to process ---------------------------------------------------------------
+
+    def share(self) -> list[SharedMemory]:
+        """Return descriptors of the chunks in which something lives."""
+        shared: list[SharedMemory] = []
+        for device in self._devices:
+            for chunk in device.arena.chunks():
+                error, descriptor = device.arena.share(chunk)
+                if error:
+                    for part in shared:
+                        os.close(part.descriptor)
+                    raise CheckpointError(
+                        f"the memory at {chunk.address:#x} cannot be shared: {result_name(error)}"
+                    )
+                shared.append(SharedMemory(device.info.ordinal, *chunk, descriptor))
+        return shared
+
+    def adopt(self, memory: Sequence[SharedMemory], allocations: Sequence[OwnedRegion]) -> int:
+        """Map shared memory where it was, with the allocations that live in it."""
+        for device in self._devices:
+            ordinal = device.info.ordinal
+            owned = [a for a in allocations if a.device == ordinal]
+            if not owned:
+                continue
+            parts = {
+                Chunk(part.address, part.size): part.descriptor
+                for part in memory
+                if part.device == ordinal
+            }
+            with self.within(self._open(device)):
+                error = device.arena.adopt([Block(a.address, a.size) for a in owned], parts)
+            if error:
+                return self.failed(error)
+            for allocation in owned:
+                self._contexts[allocation.context].memory.add(allocation.address)
+        return 0
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+"""What the keeper has of the sessions of a state folder, as the gateway sees it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from outlast.errors import KeeperError
+from outlast.server.keeper.client import Keeper
+
+log = logging.getLogger(__name__)
+
+
+class KeptMemory:
+    """The gateway's view of the keeper.
+
+    Parameters
+    ----------
+    state : Path
+        The state folder.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._keeper = Keeper(state)
+
+    def start(self, ttl: float) -> None:
+        """Have a keeper run.
+
+        Raises
+        ------
+        KeeperError
+            None can be started.
+        """
+        self._keeper.start(ttl)
+
+    def find(self, session: str, token: int) -> int | None:
+        """Return the last call of a session's sealed epoch, if it was sealed under ``token``."""
+        try:
+            self._keeper.connect()
+            for held in self._keeper.holdings():
+                if held["session"] == session and held["sealed"] and held["token"] == token:
+                    return int(held["seq"])
+        except KeeperError as error:
+            if error.reason != "unreachable":
+                log.warning("the keeper: %s", error, extra={"action": "keeper"})
+        return None
+
+    def forget(self, session: str, token: int) -> None:
+        """Give back what is kept of a session that ended or went on without it."""
+        try:
+            self._keeper.connect()
+            self._keeper.end(session, token)
+        except KeeperError as error:
+            if error.reason != "unreachable":
+                log.warning("the keeper: %s", error, extra={"action": "keeper"})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._keeper.close()
