@@ -268,11 +268,12 @@ class Attachments:
         """Start a worker from what the last one left with the keeper; return whether it did."""
         assert entry.row is not None
         kept = self._gateway.kept
-        seq = kept.find(entry.session_id, entry.row.token)
-        if seq is None:
+        held = kept.find(entry.session_id)
+        if held is None:
             return False
-        server_id = self._gateway.server_id
-        if seq + 1 >= head:
+        server_id, seq = self._gateway.server_id, int(held["seq"])
+        # Sealed by the last worker there was, and as far as the client's log reaches back.
+        if held["sealed"] and held["token"] == entry.row.token and seq + 1 >= head:
             entry.row = yield self._db(
                 lambda store: store.claim(entry.session_id, server_id, seq=seq)
             )

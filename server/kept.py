@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from outlast.errors import KeeperError
+from outlast.server.channel import Json
 from outlast.server.keeper.client import Keeper
 
 log = logging.getLogger(__name__)
@@ -33,16 +34,15 @@ class KeptMemory:
         """
         self._keeper.start(ttl)
 
-    def find(self, session: str, token: int) -> int | None:
-        """Return the last call of a session's sealed epoch, if it was sealed under ``token``."""
+    def find(self, session: str) -> Json | None:
+        """Return what is held of a session, sealed or not; None if nothing is."""
         try:
             self._keeper.connect()
             for held in self._keeper.holdings():
-                if held["session"] == session and held["sealed"] and held["token"] == token:
-                    return int(held["seq"])
+                if held["session"] == session:
+                    return held
         except KeeperError as error:
-            if error.reason != "unreachable":
-                log.warning("the keeper: %s", error, extra={"action": "keeper"})
+            _report(error)
         return None
 
     def forget(self, session: str, token: int) -> None:
@@ -51,9 +51,13 @@ class KeptMemory:
             self._keeper.connect()
             self._keeper.end(session, token)
         except KeeperError as error:
-            if error.reason != "unreachable":
-                log.warning("the keeper: %s", error, extra={"action": "keeper"})
+            _report(error)
 
     def close(self) -> None:
         """Close the connection."""
         self._keeper.close()
+
+
+def _report(error: KeeperError) -> None:
+    if error.reason != "unreachable":  # mostly there is none, and nothing is kept
+        log.warning("the keeper: %s", error, extra={"action": "keeper"})

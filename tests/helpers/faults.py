@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers.server_process import DEADLINE, ServerProcess, kill
+from helpers.server_process import ServerProcess, kill
 
 #: How long a fault waits for the moment it needs; without one nothing is done.
 PATIENCE = 3.0  # seconds
@@ -39,6 +39,12 @@ class Fault(enum.StrEnum):
     HASTEN = "hasten"
     #: A restart, and SIGKILL while the session is restored or replayed.
     KILL_RESTORING = "kill_restoring"
+    #: SIGUSR1: the gateway ends without its workers; it is started again.
+    LEAVE = "leave"
+    #: SIGUSR2: device memory waits with the keeper for the server that is started then.
+    HAND_OVER = "hand_over"
+    #: SIGUSR2, and SIGKILL while memory is being handed over.
+    KILL_HANDING_OVER = "kill_handing_over"
     #: SIGKILL while an epoch is being written.
     KILL_SAVING = "kill_saving"
     #: SIGKILL to every process, and a bit of the newest epoch flips before the restart.
@@ -90,12 +96,7 @@ def _kill_worker(server: ServerProcess, chance: random.Random) -> bool:
 
 
 def _kill_gateway(server: ServerProcess, chance: random.Random) -> bool:
-    process = server.process
-    assert process is not None
-    process.kill()
-    process.wait(DEADLINE)
-    assert process.stdout is not None
-    process.stdout.close()
+    server.kill(workers_too=False)
     server.start()
     return True
 
@@ -115,6 +116,27 @@ def _kill_draining(server: ServerProcess, chance: random.Random) -> bool:
         server.start()
         assert code in (0, NOT_SAVED), f"SIGTERM, workers killed: exit code {code}"
         return True
+    return _kill_something(server, chance)
+
+
+def _leave(server: ServerProcess, chance: random.Random) -> bool:
+    code = server.leave()
+    server.start()
+    assert code == 0, f"SIGUSR1: exit code {code}"
+    return True
+
+
+def _hand_over(server: ServerProcess, chance: random.Random) -> bool:
+    os.kill(server.pid, signal.SIGUSR2)
+    code = server.wait()
+    server.start()
+    assert code in (0, NOT_SAVED), f"SIGUSR2: exit code {code}"
+    return True
+
+
+def _kill_handing_over(server: ServerProcess, chance: random.Random) -> bool:
+    os.kill(server.pid, signal.SIGUSR2)
+    time.sleep(chance.uniform(0.0, 0.4))
     return _kill_something(server, chance)
 
 
@@ -192,6 +214,9 @@ _INJECT: dict[Fault, Callable[[ServerProcess, random.Random], bool]] = {
     Fault.KILL_ALL: _kill_all,
     Fault.KILL_DRAINING: _kill_draining,
     Fault.KILL_RESTORING: _kill_restoring,
+    Fault.LEAVE: _leave,
+    Fault.HAND_OVER: _hand_over,
+    Fault.KILL_HANDING_OVER: _kill_handing_over,
     Fault.KILL_SAVING: _kill_saving,
     Fault.ROT: _rot,
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.faults import Fault, inject, stop
+from helpers.keeper import keeper_pids
 from helpers.server_process import ServerProcess, kill
 from helpers.soak_client import NAMES, SoakClient
 
@@ -189,6 +190,8 @@ class Point:
     def _left(self, outcome: Outcome) -> list[str]:
         """Name what is left: processes, a parked session, objects that the program gave back."""
         problems = []
+        for pid in keeper_pids(self.folder / "state"):
+            kill(pid)  # it is there to stay
         if not _within(LEFT_DEADLINE, lambda: not marked_processes(self._mark[MARK])):
             problems.append(f"left: {marked_processes(self._mark[MARK])}")
         engine = open_engine(self.database)

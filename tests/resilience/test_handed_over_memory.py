@@ -148,14 +148,16 @@ def test_a_session_that_was_handed_over_is_adopted_by_a_new_program(
 
 def test_kept_memory_is_given_back_when_nobody_comes(tmp_path: Path) -> None:
     options = ["--checkpoint-interval", "0", "--keep-for", "0.5"]
-    with ServerProcess(tmp_path / "state", options) as server:
-        with running(server.endpoint, "train", tmp_path / "client") as program:
-            address = program.alloc(SIZE)
-            program.write(address, b"1" * SIZE)
-            assert hand_over(server) == 0
-            assert_eventually(lambda: not held(server.state), "it is given back", 10)
-            server.start()
-            assert program.read(address, SIZE) == b"1" * SIZE
+    with (
+        ServerProcess(tmp_path / "state", options) as server,
+        running(server.endpoint, "train", tmp_path / "client") as program,
+    ):
+        address = program.alloc(SIZE)
+        program.write(address, b"1" * SIZE)
+        assert hand_over(server) == 0
+        assert_eventually(lambda: not held(server.state), "it is given back", 10)
+        server.start()
+        assert program.read(address, SIZE) == b"1" * SIZE
     for pid in keeper_pids(tmp_path / "state"):
         kill(pid)
 
