@@ -19,6 +19,9 @@ from outlast.server.locks import LifetimeLock
 
 log = logging.getLogger(__name__)
 
+#: What a server acts on (`Gateway`).
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def serve(config: ServeConfig) -> int:
     """Run a session server until it is told to stop.
@@ -35,9 +38,10 @@ def serve(config: ServeConfig) -> int:
         state folder.
     """
     signal_fd = _signal_descriptor()
-    config = dataclasses.replace(config, device=registry.require(config.device))
     provider = _check_plugins(config)
     lock = _state_lock(config.state_dir)
+    device = registry.require(config.device, config.state_dir / "gpu_found")
+    config = dataclasses.replace(config, device=device)
     # A server that has just been killed gives the lock back within moments.
     if not lock.acquire():
         raise ConfigError(
@@ -50,7 +54,7 @@ def serve(config: ServeConfig) -> int:
     finally:
         # The outcome stands. While Python ends it gives handled signals their deadly default
         # back, and another SIGTERM would take the exit code's place.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -95,7 +99,7 @@ def _signal_descriptor() -> int:
     """Return a descriptor that is readable once a signal to act on has arrived."""
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in SIGNALS:
         # The wake-up descriptor does the work; a Python handler must exist for it.
         signal.signal(number, lambda *_: None)
     return read

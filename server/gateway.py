@@ -137,6 +137,7 @@ class Gateway:
     def run(self) -> int:
         """Serve until a signal; return the exit code."""
         self._bind()
+        self.sessions.pool.warm()  # it starts beside us
         self.database.submit(self._register, self._registered, patience=float("inf"))
         while self._exit_code is None:
             self._step()
@@ -174,7 +175,6 @@ class Gateway:
         self.valid_until = valid_until
         Succession(self).begin(self._listen)
         self.after(self.config.lease_ttl / 3, self._renew)
-        self.sessions.pool.warm()
         self._orphans.watch()
 
     def _bind(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from outlast.server.channel import Channel, Json
 from outlast.server.datalink import DataLink
@@ -20,6 +20,22 @@ log = logging.getLogger("outlast.server.worker")
 PULSE = 0.25  # seconds
 
 
+class Employee(Protocol):
+    """A worker, as its pulse knows it."""
+
+    #: When the lease ends, on the monotonic clock.
+    valid_until: float
+
+    def may_act(self) -> bool:
+        """Return whether that is still far enough away."""
+
+    def deliver(self, message: Json) -> None:
+        """Take a message of the gateway, in the pulse's thread."""
+
+    def introduction(self) -> Json | None:
+        """Return what a new gateway has to know; None if there is nothing to take over."""
+
+
 class Pulse:
     """Never calls the device, so it always answers: for the main thread if that is in a call.
 
@@ -28,43 +44,31 @@ class Pulse:
 
     Parameters
     ----------
+    worker : Employee
+        Whom it speaks for.
     channel, link, host, executor
         The worker's.
-    deliver : callable
-        Takes a message of the gateway, in this thread.
-    valid_until : callable
-        When the lease ends, on the monotonic clock.
-    may_act : callable
-        Whether it is still far enough from its end.
-    describe : callable
-        What a new gateway has to know; None if there is nothing left to take over.
     door : Doorstep
-        Where it comes.
+        Where a new gateway comes.
     page : int
         Descriptor of the page that gateway and worker share.
     """
 
     def __init__(
         self,
+        worker: Employee,
         channel: Channel,
         link: DataLink,
         host: HostSession,
         executor: Executor,
-        deliver: Callable[[Json], None],
-        valid_until: Callable[[], float],
-        may_act: Callable[[], bool],
-        describe: Callable[[], Json | None],
         door: Doorstep,
         page: int,
     ) -> None:
+        self._worker = worker
         self._channel = channel
         self._link = link
         self._host = host
         self._executor = executor
-        self._deliver = deliver
-        self._valid_until = valid_until
-        self._may_act = may_act
-        self._describe = describe
         self._door = door
         self._page = page
 
@@ -80,11 +84,11 @@ class Pulse:
                     # At once, whatever the main thread is in.
                     self._door.close()
                     os._exit(0)
-                self._deliver(message)
+                self._worker.deliver(message)
             self._stand_in()
 
     def _stand_in(self) -> None:
-        if not self._may_act():
+        if not self._worker.may_act():
             return  # the client may have been given to another server: it must notice
         in_call = self._executor.in_call
         busy = (in_call[0], time.monotonic() - in_call[1]) if in_call else (0, 0.0)
@@ -93,12 +97,12 @@ class Pulse:
     def _await_successor(self) -> None:
         """Return when another gateway has come; end the process when the lease has ended."""
         log.warning("the gateway is gone; waiting for another", extra={"action": "orphaned"})
-        while (left := self._valid_until() - time.monotonic()) > 0:
+        while (left := self._worker.valid_until - time.monotonic()) > 0:
             connection = self._door.accept(min(left, PULSE))
             self._stand_in()
             if connection is None:
                 continue
-            introduction = self._describe()
+            introduction = self._worker.introduction()
             if introduction is None:
                 os._exit(0)
             with suppress(OSError):

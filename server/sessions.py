@@ -78,7 +78,7 @@ class SessionTable:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool = WorkerPool(fixed_addresses=gateway.config.device == "cuda")
+        self.pool = WorkerPool(gateway.config.device)
         self.departures = Departures(gateway)
         self._entries: dict[str, SessionEntry] = {}
 

@@ -78,10 +78,13 @@ class Worker:
         Page shared with the gateway: the call in hand.
     page : int
         Its descriptor.
+    device : str
+        Kind of device, made ready before there is a session.
     """
 
-    def __init__(self, channel: Channel, issued: mmap.mmap, page: int) -> None:
+    def __init__(self, channel: Channel, issued: mmap.mmap, page: int, device: str) -> None:
         self.channel = channel
+        self._device = device
         self._issued = memoryview(issued).cast("Q")
         self._page = page
         self._feed = JournalFeed(channel)
@@ -92,20 +95,23 @@ class Worker:
         self._chores_at = 0.0
         self._exit_code = 0
         self._host = HostSession()
-        self._valid_until = float("inf")
+        self.valid_until = float("inf")
 
     # -- life ----------------------------------------------------------------------------------
 
     def main(self) -> int:
         """Serve until told to stop; return the exit code."""
+        lack = self._open_device()
         start = self._await_start()
         if start is None:
             return 0
         configure(start["log_level"])
         self._session_id = start["session"]
-        self._valid_until = start["valid_until"]
+        self.valid_until = start["valid_until"]
         self._lease_margin: float = start["lease_margin"]
         try:
+            if lack is not None:
+                raise lack
             self._prepare(start)
         except OutlastError as error:
             self._fail("restore_failed", error)
@@ -117,14 +123,11 @@ class Worker:
         }
         self._known = {"version": __version__, **ready, **{k: start[k] for k in INTRODUCED}}
         pulse = Pulse(
+            self,
             self.channel,
             self._link,
             self._host,
             self._executor,
-            self._deliver,
-            lambda: self._valid_until,
-            self._may_act,
-            self._introduction,
             self._door,
             self._page,
         )
@@ -135,6 +138,15 @@ class Worker:
         self._door.close()
         self._link.close()
         return self._exit_code
+
+    def _open_device(self) -> OutlastError | None:
+        """Make the device ready; what is missing is told to whoever needs it."""
+        try:
+            self._driver = get_driver(self._device)
+        except OutlastError as error:
+            log.error("no device: %s", error, extra={"action": "no_device"})
+            return error
+        return None
 
     def _await_start(self) -> Json | None:
         while True:
@@ -147,7 +159,6 @@ class Worker:
         # A worker that has lost its gateway ends by itself; one that does not is killed.
         self._lock.evict()
         self._door = Doorstep(Path(start["lock"]).with_suffix(DOOR_SUFFIX))
-        self._driver = get_driver(start["device"], **start.get("device_options", {}))
         self._executor = Executor(self._driver, self._host, self._issued)
         provider = open_provider(start["provider"], Path(start["state_dir"]))
         self._checkpointer = Checkpointer(provider, self._executor)
@@ -191,15 +202,16 @@ class Worker:
 
     # -- for the pulse thread -------------------------------------------------------------------
 
-    def _deliver(self, message: Json) -> None:
+    def deliver(self, message: Json) -> None:
+        """Take a message of the gateway for the main thread."""
         if message["kind"] == "lease":
-            self._valid_until = message["until"]
+            self.valid_until = message["until"]
         elif message["kind"] == "drain" and message["hasten"]:
             self._checkpointer.cancelled.set()
         self._inbox.append(message)
         self._link.wake()
 
-    def _introduction(self) -> Json | None:
+    def introduction(self) -> Json | None:
         """Return what a new gateway has to know of this worker; None if it is at its end."""
         if self._stop or self._host.state is State.DRAINING:
             return None
@@ -238,26 +250,26 @@ class Worker:
 
     def _flush(self, idle: bool) -> None:
         host = self._host
-        while self._may_act() and (frames := host.take_replies(idle)) is not None:
+        while self.may_act() and (frames := host.take_replies(idle)) is not None:
             assert host.peer is not None
             if not self._link.send(host.peer, frames):
                 self._lost("its connection is gone")
         if self._executor.journal:
             self._feed.send(self._executor.journal)
 
-    def _may_act(self) -> bool:
+    def may_act(self) -> bool:
         """Return whether the lease still covers us; past it another server may act."""
-        return time.monotonic() < self._valid_until - self._lease_margin
+        return time.monotonic() < self.valid_until - self._lease_margin
 
     def _housekeeping(self) -> None:
         host = self._host
         if host.peer is not None and self._link.silent(host.peer):
             self._lost("it has been silent too long")
-        if host.peer is not None and not self._may_act():
+        if host.peer is not None and not self.may_act():
             self._refuse(host.peer, SessionFenced("the lease of this server is over"))
         self._epochs.step()
         self._adoption.step()
-        if self._may_act():
+        if self.may_act():
             self._vigil.step()
         self._farewell.step()
 
@@ -317,7 +329,7 @@ class Worker:
         host.acknowledge(acked)
         if host.state is State.DRAINING:
             return  # not issued: the client sends it again to whoever comes next
-        if not self._may_act():
+        if not self.may_act():
             raise SessionFenced("the lease of this server is over: say HELLO again")
         skip = host.admit(first_seq, count)
         stream = memoryview(frames[0])[wire.CALLS_HEADER.size :]
@@ -363,7 +375,7 @@ class Worker:
             self._adoption.probe(message)
         elif kind == "committed":
             self._epochs.on_committed(message)
-        elif kind == "delete" and self._may_act():
+        elif kind == "delete" and self.may_act():
             self._epochs.delete(message)
         elif kind == "drain":
             self._on_drain(message)
@@ -420,13 +432,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="outlast-worker")
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--issued", type=int, required=True)
+    parser.add_argument("--device", required=True)
     options = parser.parse_args()
     # The gateway decides when to stop: a signal to the whole group must not end us before
     # our session is saved.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     page = mmap.mmap(options.issued, mmap.PAGESIZE)
-    code = Worker(Channel(options.channel), page, options.issued).main()
+    code = Worker(Channel(options.channel), page, options.issued, options.device).main()
     sys.stdout.flush()
     # Not through interpreter shutdown: a kernel that never ends must not hold us.
     os._exit(code)

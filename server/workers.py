@@ -65,13 +65,13 @@ class WorkerProcess:
         self._started: Resume | None = None
 
     @classmethod
-    def spawn(cls, fixed_addresses: bool = False) -> WorkerProcess:
+    def spawn(cls, device: str) -> WorkerProcess:
         """Start a worker process.
 
         Parameters
         ----------
-        fixed_addresses : bool
-            The system lays its memory out as it does every other worker's.
+        device : str
+            Kind of device it is to have ready: ``cuda`` or ``emulated``.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class WorkerProcess:
                 channel, theirs = channel_pair()
                 undo.callback(channel.close)
                 with _closed_after(theirs):
-                    page, process = _spawn(theirs, fixed_addresses)
+                    page, process = _spawn(theirs, device)
             except OSError as error:
                 raise RestoreFailed(f"no worker process can be started: {error}") from error
             undo.pop_all()
@@ -205,17 +205,16 @@ def _closed_after(fd: int) -> Iterator[None]:
         os.close(fd)
 
 
-def _spawn(
-    channel: int, fixed_addresses: bool = False
-) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
+def _spawn(channel: int, device: str) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
     """Start the process with its end of the channel and the shared page."""
     fd = os.memfd_create("outlast-issued", os.MFD_CLOEXEC)
     with _closed_after(fd):
         os.ftruncate(fd, mmap.PAGESIZE)
         page = mmap.mmap(fd, mmap.PAGESIZE)
         command = [sys.executable, "-m", "outlast.server.worker"]
-        command += ["--channel", str(channel), "--issued", str(fd)]
-        layout = fixed_layout() if fixed_addresses else nullcontext()
+        command += ["--channel", str(channel), "--issued", str(fd), "--device", device]
+        # CUDA's own addresses come back only where memory is laid out as before.
+        layout = fixed_layout() if device == "cuda" else nullcontext()
         with _group_signals_held(), layout:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
     return page, process
@@ -247,8 +246,8 @@ def _error(message: Json) -> OutlastError | None:
 class WorkerPool:
     """Keeps one idle worker ready, so that a session does not wait for a process to start."""
 
-    def __init__(self, fixed_addresses: bool = False) -> None:
-        self._fixed_addresses = fixed_addresses
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._spare: WorkerProcess | None = None
 
     def warm(self) -> None:
@@ -256,7 +255,7 @@ class WorkerPool:
         if self._spare is not None:
             return
         try:
-            self._spare = WorkerProcess.spawn(self._fixed_addresses)
+            self._spare = WorkerProcess.spawn(self._device)
         except RestoreFailed as error:
             log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
 
@@ -267,7 +266,7 @@ class WorkerPool:
             if worker.process.poll() is None:
                 return worker
             worker.close()
-        return WorkerProcess.spawn(self._fixed_addresses)
+        return WorkerProcess.spawn(self._device)
 
     def close(self) -> None:
         """End the spare worker."""

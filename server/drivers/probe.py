@@ -9,13 +9,48 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 #: Initialising CUDA takes seconds on hosts with many GPUs.
 _DEADLINE = 60.0  # seconds
 
 
-def missing() -> str:
-    """Return why the cuda device cannot be used here; nothing if it can."""
+def missing(memory: Path | None = None) -> str:
+    """Return why the cuda device cannot be used here; nothing if it can.
+
+    Parameters
+    ----------
+    memory
+        File that remembers under which boot and driver a device was found: a server that is
+        started again does not look a second time.
+    """
+    here = _circumstances()
+    if memory is not None and here and _read(memory) == here:
+        return ""
+    lack = _ask()
+    if memory is not None and here and not lack:
+        with suppress(OSError):
+            memory.write_text(here)
+    return lack
+
+
+def _circumstances() -> str:
+    """Return what tells this boot and this driver from all others; nothing if it is unknown."""
+    boot, version = _read(BOOT_ID), _read(DRIVER_VERSION)
+    return f"{boot}\n{version}" if boot and version else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _ask() -> str:
     command = [sys.executable, "-m", __name__]
     try:
         asked = subprocess.run(

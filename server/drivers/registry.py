@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from outlast.errors import ConfigError
@@ -28,10 +29,17 @@ def get_driver(name: str = "auto", **options: Any) -> Driver:
     return EmulatedDriver(**options)
 
 
-def require(name: str) -> str:
+def require(name: str, memory: Path | None = None) -> str:
     """Return the name of the device that ``name`` means, without loading it.
 
     ``auto`` is ``cuda`` where CUDA finds a GPU, else ``emulated``.
+
+    Parameters
+    ----------
+    name
+        ``auto``, ``cuda`` or ``emulated``.
+    memory
+        File that remembers that there is a GPU (`probe.missing`).
 
     Raises
     ------
@@ -44,7 +52,7 @@ def require(name: str) -> str:
         raise ConfigError(f"unknown device {name!r}; known are auto, cuda and emulated")
     from outlast.server.drivers import probe
 
-    lack = probe.missing()
+    lack = probe.missing(memory)
     if lack and name == "cuda":
         raise ConfigError(f"there is no cuda device: {lack}; --device emulated needs no GPU")
     return "emulated" if lack else "cuda"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from outlast.errors import ConfigError
@@ -11,7 +13,7 @@ from outlast.server.drivers.registry import require
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "missing", lambda: "the NVIDIA driver finds no GPU")
+    monkeypatch.setattr(probe, "missing", lambda *_: "the NVIDIA driver finds no GPU")
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -22,7 +24,7 @@ def test_auto_is_the_emulated_device_where_there_is_no_gpu() -> None:
 
 
 def test_auto_is_cuda_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "missing", lambda: "")
+    monkeypatch.setattr(probe, "missing", lambda *_: "")
     assert require("auto") == "cuda"
 
 
@@ -48,3 +50,27 @@ def test_the_process_that_looks_for_a_gpu_says_what_it_found(
 def test_a_probe_that_dies_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.sys, "executable", "/bin/false")
     assert "exit code 1" in probe.missing()
+
+
+def test_a_gpu_that_was_found_is_not_looked_for_again_under_the_same_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory, version = tmp_path / "gpu_found", tmp_path / "version"
+    version.write_text("580.1")
+    monkeypatch.setattr(probe, "DRIVER_VERSION", version)
+    looks = []
+
+    def look() -> str:
+        looks.append(version.read_text())
+        return "" if version.read_text() != "580.3" else "nothing here"
+
+    monkeypatch.setattr(probe, "_ask", look)
+    assert [probe.missing(memory), probe.missing(memory)] == ["", ""]
+    version.write_text("580.2")
+    assert [probe.missing(memory), probe.missing(memory)] == ["", ""]
+    assert looks == ["580.1", "580.2"]
+    version.write_text("580.3")  # what is not found is looked for each time
+    assert [probe.missing(memory), probe.missing(memory)] == ["nothing here"] * 2
+    assert looks == ["580.1", "580.2", "580.3", "580.3"]
+    assert [probe.missing(), probe.missing()] == ["nothing here"] * 2
+    assert len(looks) == 6

@@ -19,7 +19,7 @@ def refuse(*_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    worker = WorkerProcess.spawn()
+    worker = WorkerProcess.spawn("emulated")
     yield worker
     worker.close()
 
@@ -39,14 +39,14 @@ def test_no_process_to_be_had_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
     with pytest.raises(RestoreFailed, match="Resource temporarily unavailable"):
-        WorkerPool().take()
+        WorkerPool("emulated").take()
 
 
 def test_a_spare_worker_that_cannot_be_started_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    pool = WorkerPool()
+    pool = WorkerPool("emulated")
 
     pool.warm()
 
@@ -57,7 +57,7 @@ def test_a_spare_worker_that_cannot_be_started_is_done_without(
 
 
 def test_a_spare_worker_that_died_is_replaced_and_leaves_nothing(worker: WorkerProcess) -> None:
-    pool = WorkerPool()
+    pool = WorkerPool("emulated")
     pool.warm()
     dead = pool._spare
     assert dead is not None
