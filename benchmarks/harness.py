@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -67,10 +68,10 @@ class Server:
         pid = self.process.pid
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def stop(self, deadline: float = 60.0) -> int:
-        """Send SIGTERM and return the exit code."""
+    def stop(self, deadline: float = 60.0, number: int = signal.SIGTERM) -> int:
+        """Send a signal that ends it and return the exit code."""
         assert self.process is not None
-        self.process.terminate()
+        self.process.send_signal(number)
         code = self.process.wait(deadline)
         if self.process.stdout is not None:
             self.process.stdout.close()

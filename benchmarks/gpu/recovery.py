@@ -5,10 +5,13 @@ Run ``python recovery.py``: it starts a server of its own and prints one JSON li
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 SIZES = (64 * MIB, 1 * GIB, 4 * GIB)
+#: Memory that is handed from server to server; nothing of it is copied.
+HANDED_OVER = (1 * GIB, 8 * GIB, 64 * GIB)
 DEADLINE = 120.0  # seconds
 #: Beside the memory of a session's server, which may be on this host too.
 BASE = 0x1200_0000_0000
@@ -66,12 +71,15 @@ def saving(provider: str, folder: Path) -> None:
     try:
         ok(cuda.cuInit(0))
         ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(ok(cuda.cuDeviceGet(0))))))
-        for size in SIZES:
-            memory = ok(cuda.cuMemAlloc(size))
-            ok(cuda.cuMemsetD32(memory, size % 251, size // 4))
-            ok(cuda.cuCtxSynchronize())
-            _stalls(server, size)
-            ok(cuda.cuMemFree(memory))
+        for measure, sizes in ((_stalls, SIZES), (_hand_over, HANDED_OVER)):
+            for size in sizes:
+                memory = ok(cuda.cuMemAlloc(size))
+                ok(cuda.cuMemsetD32(memory, size % 251, size // 4))
+                ok(cuda.cuCtxSynchronize())
+                measure(server, size)
+                _check(memory, size)
+                ok(cuda.cuMemFree(memory))
+        _replace_gateway(server)
         cuda.close(end=True)
     finally:
         server.stop()
@@ -94,6 +102,43 @@ def _stalls(server: Server, size: int) -> None:
     stall = time.perf_counter() - began
     report(f"worker killed, {name}: stall", stall, "s", by="outlast")
     report(f"restore in a new worker, {name}", size / stall / 1e9, "GB/s", by="outlast")
+
+
+def _hand_over(server: Server, size: int) -> None:
+    name = f"{size / GIB:g} GiB"
+    began = time.perf_counter()
+    server.stop(DEADLINE, signal.SIGUSR2)
+    report(f"hand over and exit, {name}", time.perf_counter() - began, "s", by="outlast")
+    server.start()
+    report(f"handed over, {name}: until ready", time.perf_counter() - began, "s", by="outlast")
+    ok(cuda.cuCtxSynchronize())
+    stall = time.perf_counter() - began
+    report(f"restart that copies nothing, {name}: stall", stall, "s", by="outlast")
+
+
+def _replace_gateway(server: Server) -> None:
+    """Call all the time while the gateway is replaced; the longest call is the stall."""
+    server.stop(DEADLINE, signal.SIGUSR1)
+    began = time.perf_counter()
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    longest = 0.0
+    while starting.is_alive():
+        at = time.perf_counter()
+        ok(cuda.cuCtxSynchronize())
+        longest = max(longest, time.perf_counter() - at)
+    starting.join()
+    report("new gateway: until ready", time.perf_counter() - began, "s", by="outlast")
+    report("new gateway: longest call meanwhile", longest, "s", by="outlast")
+
+
+def _check(memory: int, size: int) -> None:
+    """Fail unless the memory holds what was written, at both ends."""
+    word = ctypes.c_uint32()
+    for address in (memory, memory + size - 4):
+        ok(cuda.cuMemcpyDtoH(ctypes.addressof(word), address, 4))
+        if word.value != size % 251:
+            raise RuntimeError(f"{word.value} at {address:#x} instead of {size % 251}")
 
 
 def main() -> None:

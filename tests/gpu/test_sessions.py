@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers import ptx
+from helpers.keeper import keeper_pids
 from helpers.kernels import PTX
 from helpers.program import Program, ok, running
 from helpers.program_process import ProgramProcess
-from helpers.server_process import ServerProcess, assert_eventually
+from helpers.server_process import ServerProcess, assert_eventually, kill
 
 from outlast.shim import driver as cuda
 
@@ -102,6 +104,35 @@ def test_list_of_device_pointers_is_walked_to_the_same_sum_after_each_restore(
     assert program.read(later, 100) == b"l" * 100
     assert program.read(big + (20 << 20), 16) == bytes(16)
     assert program.variable(module, "offset") == variable
+
+
+def test_memory_is_handed_to_the_next_server_where_it_was(
+    server: ServerProcess, program: Program
+) -> None:
+    """SIGUSR2: nothing is stored and nothing replayed, and addresses and variables are right."""
+    sizes = (16, 5000, 3 << 20, 40 << 20, 100 << 20)
+    filled = {program.alloc(size): bytes([size % 251]) * 16 for size in sizes}
+    for address, data in filled.items():
+        program.write(address, data)
+    module = program.load(ptx.LIST)
+    variable = program.variable(module, "offset")
+    program.write(variable[0], (1000).to_bytes(8, "little"))
+    for _ in range(3):
+        assert server.process is not None
+        server.process.send_signal(signal.SIGUSR2)
+        assert server.wait() == 0
+        server.start()
+        for address, data in filled.items():
+            assert program.read(address, 16) == data
+        assert program.read(variable[0], 8) == (1000).to_bytes(8, "little")
+        first = next(iter(filled))
+        program.free(first)
+        del filled[first]
+        filled[program.alloc(6000)] = bytes(16)
+    assert program.link.statistics()["replayed_calls"] == 0
+    assert not list((server.state / "checkpoints").rglob("manifest.json"))
+    for pid in keeper_pids(server.state):
+        kill(pid)
 
 
 def test_stray_store_ends_one_session_and_leaves_another_alone(
