@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outlast.server.drivers.freed import FreedRanges
-from outlast.server.drivers.physical import PhysicalMemory
+from outlast.server.drivers.physical import PhysicalMemory, Piece
 from outlast.server.drivers.placement import Block, Chunk, Placement
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY = 0, 1, 2
@@ -56,7 +56,7 @@ class Mapped:
     """A chunk with physical memory behind it."""
 
     chunk: Chunk
-    handle: Any
+    memory: Piece
     #: Behind it nothing uses the chunk, while it is empty.
     fence: int = 0
 
@@ -212,7 +212,7 @@ class Arena:
         The descriptor is the caller's. As long as any process has it the memory and its
         contents stay, even when this process dies.
         """
-        return self._memory.share(self._mapped[chunk.address].handle)
+        return self._memory.share(self._mapped[chunk.address].memory)
 
     def adopt(self, blocks: Iterable[Block], descriptors: Mapping[Chunk, int]) -> int:
         """Take over shared memory and what lives in it, at the same addresses.
@@ -230,10 +230,10 @@ class Arena:
             A ``CUresult`` value. After a failure the arena is good for nothing but `close`.
         """
         for chunk, descriptor in descriptors.items():
-            code, handle = self._memory.take(chunk, descriptor)
+            code, piece = self._memory.take(chunk, descriptor)
             if code:
                 return code
-            self._note(chunk, handle)
+            self._note(chunk, piece)
         for address, size in blocks:
             code = self._allocate(size, address)[0]
             if code:
@@ -278,19 +278,19 @@ class Arena:
 
     def _map(self, chunk: Chunk) -> int:
         """Map fresh memory; before there is none, give up what is free here."""
-        code, handle = self._memory.map(chunk)
+        code, piece = self._memory.map(chunk)
         for give_up in (self._reclaim_done, self.reclaim):
             if code != OUT_OF_MEMORY or not self._empty:
                 break
             give_up()
-            code, handle = self._memory.map(chunk)
+            code, piece = self._memory.map(chunk)
         if not code:
-            self._note(chunk, handle)
+            self._note(chunk, piece)
         return code
 
-    def _note(self, chunk: Chunk, handle: Any) -> None:
+    def _note(self, chunk: Chunk, piece: Piece) -> None:
         """Note a mapped chunk; it is empty until somebody takes it."""
-        mapped = self._mapped[chunk.address] = Mapped(chunk, handle)
+        mapped = self._mapped[chunk.address] = Mapped(chunk, piece)
         self._set_empty(mapped, 0)
 
     def _reclaim_done(self) -> None:
@@ -310,4 +310,4 @@ class Arena:
         chunk = mapped.chunk
         del self._mapped[chunk.address], self._empty[chunk.address]
         self._reclaimable -= chunk.size
-        self._memory.unmap(chunk, mapped.handle)
+        self._memory.unmap(chunk, mapped.memory)

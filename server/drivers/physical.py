@@ -6,10 +6,21 @@ device can do that. Codes are ``CUresult`` values.
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import Any
 
 from outlast.errors import ConfigError, RestoreFailed
 from outlast.server.drivers.placement import GRANULE, Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of physical memory in this process."""
+
+    handle: Any
+    #: What it came by; the driver shares no memory that was shared with it. -1: made here.
+    descriptor: int = -1
 
 
 class PhysicalMemory:
@@ -84,33 +95,47 @@ class PhysicalMemory:
         """Give addresses back, of which none has memory."""
         self._cuda.cuMemAddressFree(base, size)
 
-    def map(self, chunk: Chunk) -> tuple[int, Any]:
-        """Map fresh memory, which holds zeros; return a code and its handle."""
+    def map(self, chunk: Chunk) -> tuple[int, Piece]:
+        """Map fresh memory, which holds zeros; return a code and the memory."""
         code, handle = self._cuda.cuMemCreate(chunk.size, self._properties, 0)
-        return (int(code), None) if code else self._attach(chunk, handle)
+        piece = Piece(handle)
+        return int(code) or self._attach(chunk, piece), piece
 
-    def take(self, chunk: Chunk, descriptor: int) -> tuple[int, Any]:
+    def take(self, chunk: Chunk, descriptor: int) -> tuple[int, Piece]:
         """Map the memory behind a descriptor, which stays the caller's; as `map` otherwise."""
         code, handle = self._cuda.cuMemImportFromShareableHandle(descriptor, self._descriptors)
-        return (int(code), None) if code else self._attach(chunk, handle)
+        if code:
+            return int(code), Piece(handle)
+        piece = Piece(handle, os.dup(descriptor))
+        return self._attach(chunk, piece), piece
 
-    def unmap(self, chunk: Chunk, handle: Any) -> None:
+    def unmap(self, chunk: Chunk, piece: Piece) -> None:
         """Unmap memory and give it up; nothing may use it any more."""
         self._cuda.cuMemUnmap(chunk.address, chunk.size)
-        self._cuda.cuMemRelease(handle)
+        self._release(piece)
 
-    def share(self, handle: Any) -> tuple[int, int]:
+    def share(self, piece: Piece) -> tuple[int, int]:
         """Return a code and a descriptor of memory, which is the caller's."""
-        code, descriptor = self._cuda.cuMemExportToShareableHandle(handle, self._descriptors, 0)
+        if piece.descriptor >= 0:
+            return 0, os.dup(piece.descriptor)
+        code, descriptor = self._cuda.cuMemExportToShareableHandle(
+            piece.handle, self._descriptors, 0
+        )
         return (int(code), -1) if code else (0, int(descriptor))
 
-    def _attach(self, chunk: Chunk, handle: Any) -> tuple[int, Any]:
-        cuda, (address, size) = self._cuda, chunk
+    def _release(self, piece: Piece) -> None:
+        self._cuda.cuMemRelease(piece.handle)
+        if piece.descriptor >= 0:
+            os.close(piece.descriptor)
+
+    def _attach(self, chunk: Chunk, piece: Piece) -> int:
+        """Map memory, or give it up. Returns a ``CUresult`` value."""
+        cuda, (address, size), handle = self._cuda, chunk, piece.handle
         code = int(cuda.cuMemMap(address, size, 0, handle, 0)[0])
         if not code:
             code = int(cuda.cuMemSetAccess(address, size, self._access, len(self._access))[0])
             if not code:
-                return 0, handle
+                return 0
             cuda.cuMemUnmap(address, size)
-        cuda.cuMemRelease(handle)
-        return code, None
+        self._release(piece)
+        return code

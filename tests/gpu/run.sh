@@ -13,7 +13,7 @@ trap 'rm -rf "$site"' EXIT
 if [ $# -gt 0 ]; then
     "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$1"/*.whl || exit 1
 fi
-export PYTHONPATH="$PWD/src:$site" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$PWD/src:$site" PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX="$site/cache"
 
 code=0
 # Not the settings of all tests: they need a database that need not be here.

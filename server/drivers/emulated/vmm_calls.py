@@ -135,7 +135,8 @@ class VmmCalls(MemoryCalls):
                 descriptor = os.dup(number(osHandle))
             except OSError as error:
                 raise _refusal(error) from error
-            return self._name(self._files.add(device, count, descriptor, shareable=True))
+            # What was shared with a process it cannot share itself; so it is on an H200.
+            return self._name(self._files.add(device, count, descriptor, shareable=False))
 
     # -- mappings ------------------------------------------------------------
 

@@ -67,14 +67,18 @@ def fences(cuda: EmulatedDriver) -> DeviceFences:
 
 
 @pytest.fixture
-def make_arena(cuda: EmulatedDriver, fences: DeviceFences) -> MakeArena:
-    """Make arenas at the same place."""
+def make_arena(cuda: EmulatedDriver, fences: DeviceFences) -> Iterator[MakeArena]:
+    """Make arenas at the same place, each behind the end of the one before."""
+    made: list[Arena] = []
 
     def make(calls: Any = cuda, **options: Any) -> Arena:
         options = {"base": ARENA_BASE, "size": ARENA_SIZE, "fences": fences, **options}
-        return Arena(calls, 0, **options)
+        made.append(Arena(calls, 0, **options))
+        return made[-1]
 
-    return make
+    yield make
+    for arena in made:
+        arena.close()
 
 
 @pytest.fixture

@@ -379,6 +379,22 @@ def test_shared_memory_is_taken_over_with_its_contents(cuda: Any, make_arena: An
         assert after.release(address) == 0
 
 
+def test_memory_that_was_taken_over_is_shared_again(cuda: Any, make_arena: Any) -> None:
+    arena = make_arena()
+    address = allocate(arena, 40 * MIB)
+    fill(cuda, address, 512, 7)
+    assert cuda.cuCtxSynchronize()[0] == 0
+    for _ in range(3):
+        blocks = arena.allocations()
+        shared = {chunk: arena.share(chunk)[1] for chunk in arena.chunks()}
+        arena.close()
+        arena = make_arena()
+        assert arena.adopt(blocks, shared) == 0
+        for descriptor in shared.values():
+            os.close(descriptor)
+        assert word(cuda, address) == 7 * 0x01010101
+
+
 def test_allocations_without_their_memory_are_not_taken_over(cuda: Any, make_arena: Any) -> None:
     before = make_arena()
     blocks = [before.find(allocate(before, size)) for size in (20 * MIB, 20 * MIB)]
