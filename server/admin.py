@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from outlast import migrations
+from outlast.checkpoint_providers import open_provider
 from outlast.config import ServeConfig
 from outlast.errors import ConfigError, KeeperError
 from outlast.server.keeper.client import Keeper
@@ -58,6 +59,33 @@ def unpark(config: ServeConfig, session_id: str) -> str:
     finally:
         store.close()
     return f"session {session_id!r} may go on"
+
+
+def end(config: ServeConfig, session_id: str) -> str:
+    """End a session for good and remove its checkpoints.
+
+    Raises
+    ------
+    ConfigError
+        A server is using it.
+    """
+    store = Store.open(config.database)
+    try:
+        migrations.upgrade(store.engine)
+        row = store.session(session_id)
+        owner = {server.id: server for server in store.servers()}.get(row.owner)
+        if owner is not None and owner.lease_left > 0:
+            raise ConfigError(
+                f"{owner.id} at {owner.endpoint} holds session {session_id!r}: stop it first"
+            )
+        store.end_session(session_id, row.token)
+        provider = open_provider(config.provider, config.state_dir)
+        for epoch in store.epochs(session_id, unusable=True):
+            provider.delete(epoch.location)
+            store.forget_epochs(session_id, row.token, [epoch.epoch])
+    finally:
+        store.close()
+    return f"session {session_id!r} has ended"
 
 
 def kept(config: ServeConfig) -> str:

@@ -233,6 +233,8 @@ class Attachments:
         skipped: list[str] = []
         if (yield from self._start_kept(entry, head, epochs)):
             return
+        if adopting and not epochs:
+            yield from self._require_empty(entry)
         while True:
             if needs_epoch and not usable:
                 raise SessionLost(
@@ -263,6 +265,24 @@ class Attachments:
                 )
                 skipped.append(f"epoch {chosen.seq} is corrupt")
                 usable = usable[1:]
+
+    def _require_empty(self, entry: SessionEntry) -> Flow:
+        """Refuse to pass an empty session off as one whose objects are gone.
+
+        Raises
+        ------
+        SessionLost
+            The journal knows of objects, and no epoch holds them.
+        """
+        session_id = entry.session_id
+        rows = yield self._db(lambda store: [*store.handles(session_id)])
+        if rows:
+            raise SessionLost(
+                f"session {session_id!r} had objects, its worker died before its first "
+                "checkpoint, and the log of its program went with that program; "
+                f"'outlast journal end {session_id}' frees the name",
+                epoch=0,
+            )
 
     def _start_kept(self, entry: SessionEntry, head: int, epochs: list[EpochRow]) -> Flow:
         """Start a worker from what the last one left with the keeper; return whether it did."""

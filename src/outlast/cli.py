@@ -54,6 +54,8 @@ def _journal(flags: Mapping[str, str | None]) -> int:
 
     if flags["action"] == "downgrade":
         print(admin.downgrade(config, str(flags["revision"])))
+    elif flags["action"] == "end":
+        print(admin.end(config, str(flags["session"])))
     elif flags["action"] == "unpark":
         print(admin.unpark(config, str(flags["session"])))
     else:
@@ -117,14 +119,17 @@ def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     listing = actions.add_parser("sessions", help="list the sessions")
     unpark = actions.add_parser("unpark", help="let a parked session be tried again")
     unpark.add_argument("session", metavar="SESSION")
+    end = actions.add_parser("end", help="end a session whose program is gone")
+    end.add_argument("session", metavar="SESSION")
     downgrade = actions.add_parser(
         "downgrade",
         help="take the journal back to a revision that an older version reads; base empties it",
     )
     downgrade.add_argument("revision", metavar="REVISION")
-    for action in (listing, unpark, downgrade):
+    for action in (listing, unpark, end, downgrade):
         for name in ("state_dir", "database", "log_level"):
             _add_flag(action, name, SERVE_SETTINGS[name])
+    _add_flag(end, "provider", SERVE_SETTINGS["provider"])
 
 
 def _add_flag(parser: argparse.ArgumentParser, name: str, entry: Setting) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from helpers import ptx
 from helpers.checkpoint_files import published, unfinished
-from helpers.program import Program, epochs_of, journal_of, ok, running
+from helpers.program import Program, epochs_of, journal_of, ok, open_link, running
 from helpers.program_process import ProgramProcess
 from helpers.server_process import ServerProcess, assert_eventually
 
+from outlast.errors import SessionLost
+from outlast.session.rows import HandleRow
+from outlast.session.store import Store
 from outlast.shim import driver as cuda
 
 DYNAMIC_SHARED = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -87,6 +92,38 @@ def test_new_process_goes_on_with_every_object_of_a_client_and_server_that_died(
     assert f"epoch={seq}" in server.log_text()
 
 
+def test_a_session_whose_objects_are_gone_is_not_passed_off_as_an_empty_one(
+    tmp_path: Path,
+) -> None:
+    client = tmp_path / "client"
+    options = ["--checkpoint-interval", "0", "--lease-ttl", "2"]
+    with ServerProcess(tmp_path / "state", options) as server:
+        with ProgramProcess(server.endpoint, "train", client) as program:
+            program.call("stream")
+            assert_eventually(lambda: handles_of(server.state, "train"), "the journal has it")
+            program.kill()
+        server.kill()  # before any checkpoint: the only log was the program's
+        server.start()
+        with pytest.raises(SessionLost, match="journal end train"):
+            open_link(server.endpoint, "train", client)
+        assert server.terminate() == 0
+        end = [sys.executable, "-m", "outlast", "journal", "end", "train"]
+        said = subprocess.check_output([*end, "--state", str(server.state)], text=True)
+        assert said == "session 'train' has ended\n"
+        server.start()
+        with running(server.endpoint, "train", client) as fresh:
+            assert fresh.number(fresh.alloc(8)) == 0
+
+
+def handles_of(state: Path, session: str) -> list[HandleRow]:
+    """Return what the journal lists of a session."""
+    store = Store.open(f"sqlite:///{state / 'journal.db'}")
+    try:
+        return store.handles(session)
+    finally:
+        store.close()
+
+
 def test_one_checkpoint_is_restored_twice_in_a_row(server: ServerProcess, tmp_path: Path) -> None:
     state = tmp_path / "client"
     with running(server.endpoint, "train", state) as program:
@@ -99,7 +136,7 @@ def test_one_checkpoint_is_restored_twice_in_a_row(server: ServerProcess, tmp_pa
             program.append(kernel, target, [digit])
             assert program.number(target) == expected
             assert [row.seq for row in epochs_of(server.state, "train")] == [seq]
-    assert server.log_text().count(f"epoch={seq} session=train") >= 2
+    assert server.log_text().count(f"epoch={seq} kept=False session=train") >= 2
 
 
 def test_process_without_the_resume_token_cannot_take_the_session(

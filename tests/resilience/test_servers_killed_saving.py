@@ -95,7 +95,7 @@ class Saver:
         """Check what the next server restored, and from which epoch."""
         self._program.use()
         self._witness.check()
-        pattern = rf"session restored .*epoch=(\d+) session={self.session}\n"
+        pattern = rf"session restored .*epoch=(\d+) kept=False session={self.session}\n"
         assert int(re.findall(pattern, server.log_text())[-1]) == self._whole
 
 

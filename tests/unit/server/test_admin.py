@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from outlast import cli, migrations
+from outlast.checkpoint_providers import StoredEpoch
+from outlast.checkpoint_providers.directory import DirectoryProvider
+from outlast.checkpoint_providers.samples import snapshot_of
 from outlast.session.database import open_engine
+from outlast.session.rows import EpochRow
 from outlast.session.store import Store
 
 
@@ -42,6 +46,41 @@ def test_an_unparked_session_is_active_again(journal, capsys):
 def test_unparking_an_unknown_session_fails_in_one_line(journal, capsys):
     assert cli.main(["journal", "unpark", "nobody", "--database", journal]) == 1
     assert "there is no session 'nobody'" in capsys.readouterr().err
+
+
+def test_a_session_of_a_living_server_is_not_ended(journal, capsys):
+    assert cli.main(["journal", "end", "training", "--database", journal]) == 2
+    assert "holds session 'training': stop it first" in capsys.readouterr().err
+
+
+def test_an_ended_session_leaves_neither_objects_nor_checkpoints(journal, tmp_path, capsys):
+    store = Store.open(journal)
+    token = store.session("training").token
+    provider = DirectoryProvider(tmp_path / "checkpoints")
+    stored = provider.save(snapshot_of("training", token=token))
+    store.commit_epoch("training", token, epoch_row(stored))
+    store.release_server("server-a")
+    command = ["journal", "end", "training", "--database", journal]
+    assert cli.main([*command, "--provider", f"directory:{tmp_path}/checkpoints"]) == 0
+    assert capsys.readouterr().out == "session 'training' has ended\n"
+    assert store.session("training").state == "ended"
+    assert store.epochs("training", unusable=True) == []
+    assert provider.list("training") == []
+    store.close()
+
+
+def epoch_row(stored: StoredEpoch) -> EpochRow:
+    return EpochRow(
+        epoch=1,
+        seq=stored.seq,
+        token=stored.token,
+        provider="directory",
+        location=stored.location,
+        size=stored.size,
+        digest=stored.digest,
+        verified=True,
+        created_at=0.0,
+    )
 
 
 def test_the_columns_of_the_listing_stand_below_their_titles(journal, capsys):
