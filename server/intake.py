@@ -14,6 +14,10 @@ from outlast.session.schema import Kind
 #: Batches held back at most: twice what a client's window lets it send.
 LIMIT = 2 * WINDOW_BATCHES
 CALLS_KIND = bytes([Kind.CALLS])
+#: Untold calls after which the client is told even while more arrive.
+TELL_CALLS = 1024
+#: Bytes of calls after which it is, too: a part of its window, so that it goes on sending.
+TELL_BYTES = 8 << 20
 
 #: Who sent it, and its frames.
 Item = tuple[bytes, list[bytes]]
@@ -45,14 +49,29 @@ class Intake:
         self._executor = executor
         self._refuse = refuse
         self._held: deque[Item] = deque()
+        #: Bytes of payloads handed out since `time_to_tell` said so last.
+        self._bytes = 0
 
     @property
     def crowded(self) -> bool:
         """Whether more is on its way to the client than it may owe."""
         return self._host.crowded(self._executor.coming)
 
+    def time_to_tell(self) -> bool:
+        """Return whether the client must hear what is done before the next message is handled."""
+        due = self._host.untold >= TELL_CALLS or self._bytes >= TELL_BYTES or self.crowded
+        if due:
+            self._bytes = 0
+        return due
+
     def next(self) -> Item | None:
         """Return the next message to handle, if there is one."""
+        item = self._next()
+        if item is not None:
+            self._bytes += sum(map(len, item[1][1:]))
+        return item
+
+    def _next(self) -> Item | None:
         if self._held and not self.crowded:
             return self._held.popleft()
         while self._link.messages:

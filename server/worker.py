@@ -57,8 +57,6 @@ from outlast.session.wire import Message
 # Not by __name__, which is "__main__" here: nobody listens to that one.
 log = logging.getLogger("outlast.server.worker")
 
-#: Untold calls after which the client is told even while more arrive.
-TELL_CALLS = 1024
 #: How often the worker looks for silence and for epochs that are due.
 CHORES_INTERVAL = 0.02  # seconds
 #: How long device work that somebody waits for is waited for, unless there are other calls.
@@ -228,7 +226,7 @@ class Worker:
             self._on_control(self._inbox.popleft())
         while (item := self._intake.next()) is not None and not self._stop:
             self._on_frames(*item)
-            if self._host.untold >= TELL_CALLS or self._intake.crowded:
+            if self._intake.time_to_tell():
                 executor.settle()
                 self._flush(idle=True)
         executor.settle()

@@ -16,7 +16,11 @@ PIECE = 64 << 20
 
 
 class FileSpill:
-    """Append-only temporary files, made when they are needed and gone with the process."""
+    """Append-only temporary files, made when they are needed and gone with the process.
+
+    What is written costs a copy into the page cache, some 0.25 ms a MiB, while a call waits;
+    a log that spills all the time about halves the speed of copies to the device.
+    """
 
     def __init__(self, folder: Path, piece: int = PIECE) -> None:
         self._folder = folder
