@@ -180,6 +180,13 @@ class CallLog:
         else:
             self._spill.reset()
 
+    def close(self) -> None:
+        """Let go of everything, files too: nobody will send it any more."""
+        self.batches.clear()
+        self.bytes = self.memory = 0
+        if self._spill is not None:
+            self._spill.reset()
+
     def since(self, seq: int) -> Iterator[Batch]:
         """Yield the batches that hold ``seq`` and later calls, in order."""
         for batch in self.batches:

@@ -126,6 +126,7 @@ class SessionLink:
             if pump.transport is not None:
                 pump.transport.close(FAREWELL)
                 pump.transport = None
+            self._session.log.close()
         self._caretaker.context.destroy(linger=100)
 
     def _say_bye(self, end: bool) -> None:

@@ -152,6 +152,15 @@ def test_the_spill_is_reset_once_nothing_is_spilled():
     assert log.bytes == log.memory == sum(batch.size for batch in log.batches)
 
 
+def test_a_closed_log_holds_nothing_in_memory_and_on_disk():
+    spill = ListSpill()
+    log = filled(400, 400, 400, spill=spill)
+    log.close()
+    assert list(log.since(0)) == []
+    assert log.bytes == log.memory == 0
+    assert spill.data == b""
+
+
 def test_a_call_is_admitted_below_the_hard_limit_and_refused_at_it():
     log = CallLog(limit=100)
     log.check_room()

@@ -1,0 +1,78 @@
+"""Large copies whose log is short of memory, over links and workers that are lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.program import Program, ok, running
+from helpers.server_process import ServerProcess
+
+from outlast.shim import driver as cuda
+
+MIB = 1 << 20
+SIZE = 24 * MIB
+
+
+@pytest.fixture
+def program(server: ServerProcess, tmp_path: Path) -> Iterator[Program]:
+    """A program whose log has room for a third of what it copies at once."""
+    with running(
+        server.endpoint, "train", tmp_path / "client", replay_limit=8 * MIB, spill_dir=tmp_path
+    ) as started:
+        yield started
+
+
+def pattern(number: int) -> bytes:
+    """Return bytes of which no two pieces are alike."""
+    return b"".join(bytes([number, piece]) * (MIB // 2) for piece in range(SIZE // MIB))
+
+
+def copy(address: int, source: bytearray, number: int) -> None:
+    """Copy a pattern from memory that holds something else right after."""
+    source[:] = pattern(number)
+    ok(cuda.cuMemcpyHtoD(address, source, SIZE))
+    source[:] = bytes(SIZE)
+
+
+def test_connections_lost_in_the_middle_change_no_byte(program: Program) -> None:
+    address, source = program.alloc(SIZE), bytearray(SIZE)
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.wait(0.05):
+            program.link.reconnect()
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for number in range(1, 5):
+            copy(address, source, number)
+            assert program.read(address, SIZE) == pattern(number)
+    finally:
+        over.set()
+        thread.join()
+    assert program.reconnects
+
+
+def test_what_is_sent_again_is_what_was_copied(
+    server: ServerProcess, program: Program, tmp_path: Path
+) -> None:
+    addresses, source = [program.alloc(SIZE) for _ in range(3)], bytearray(SIZE)
+    for number, address in enumerate(addresses):
+        copy(address, source, number)
+    # Two epochs, and the log forgets: what comes now goes into the memory of what was.
+    for _ in range(2):
+        program.sync()
+        program.checkpoint(tmp_path / "state")
+    for number, address in enumerate(addresses):
+        copy(address, source, 10 + number)
+    program.sync()
+
+    server.kill()
+    server.start()
+
+    assert [program.read(a, SIZE) == pattern(10 + n) for n, a in enumerate(addresses)] == [True] * 3
+    assert program.link.statistics()["replayed_calls"]
