@@ -45,6 +45,10 @@ class LifetimeLock:
             time.sleep(0.01)
         return True
 
+    def release(self) -> None:
+        """Give the lock up before the process ends, and close its file."""
+        os.close(self._fd)
+
     def owner(self) -> int:
         """Return the pid that the holder wrote, 0 if unknown."""
         text = os.pread(self._fd, 32, 0).decode(errors="replace").strip()

@@ -11,6 +11,9 @@ from outlast.config import SERVE_SETTINGS, ServeConfig
 from outlast.errors import ConfigError, OutlastError
 from outlast.settings import Setting
 
+#: What matters to the doctor.
+DOCTOR_SETTINGS = ("bind", "insecure", "device", "state_dir", "database", "provider", "grace")
+
 #: Exit codes beside 0 and what the server itself returns.
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
 
@@ -29,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _journal(vars(arguments))
         if arguments.command == "keeper":
             return _keeper(vars(arguments))
+        if arguments.command == "doctor":
+            return _doctor(vars(arguments))
         return _serve(vars(arguments))
     except ConfigError as error:
         return _fail(error, UNUSABLE)
@@ -72,6 +77,14 @@ def _keeper(flags: Mapping[str, str | None]) -> int:
     return 0
 
 
+def _doctor(flags: Mapping[str, str | None]) -> int:
+    config = ServeConfig.resolve(flags)
+    log.configure(config.log_level)
+    from outlast.server.doctor.report import report
+
+    return report(config)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="outlast",
@@ -90,6 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, entry in SERVE_SETTINGS.items():
         _add_flag(serve, name, entry)
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what a server would find here",
+        description="Say what a server with these settings would find here: devices, addresses, "
+        "port, journal, room and time for checkpoints. The exit code is 1 if it could not run.",
+        allow_abbrev=False,
+    )
+    for name in DOCTOR_SETTINGS:
+        _add_flag(doctor, name, SERVE_SETTINGS[name])
     _add_journal(commands)
     _add_keeper(commands)
     return parser

@@ -25,6 +25,11 @@ _EVENT_FLAGS = _BLOCKING_SYNC | _DISABLE_TIMING
 class ContextCalls(DriverState):
     """Primary and other contexts."""
 
+    def cuDriverGetVersion(self) -> tuple[int, int]:
+        """Return the CUDA version of the driver."""
+        error, version = self.cuda.cuDriverGetVersion()
+        return int(error), int(version)
+
     def cuDevicePrimaryCtxRetain(self, dev: int) -> tuple[int, int]:
         """Retain a device's primary context."""
         device = self._device(dev)
