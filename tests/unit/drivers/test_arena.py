@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.device_memory import DEVICE, MIB, allocate, fill, free_bytes, word
 from helpers.gate import Gate
 
 from outlast.errors import ConfigError, RestoreFailed
 from outlast.server.drivers.arena import KEPT, Arena
-from outlast.server.drivers.placement import CHUNK, GRANULE, Chunk
+from outlast.server.drivers.placement import CHUNK, GRANULE
 
-MIB = 1 << 20
-DEVICE = 1 << 30  # bytes of the device
 INVALID_VALUE, OUT_OF_MEMORY, NOT_READY = 1, 2, 600
-
-
-def allocate(arena: Arena, size: int, at: int | None = None) -> int:
-    code, address = arena.allocate(size, at)
-    assert code == 0
-    return address
-
-
-def free_bytes(cuda: Any, arena: Arena) -> int:
-    result, free, _ = cuda.cuMemGetInfo()
-    assert result == 0
-    return int(free) + arena.reclaimable
-
-
-def word(cuda: Any, address: int) -> int:
-    data = bytearray(4)
-    assert cuda.cuMemcpyDtoH(data, address, 4)[0] == 0
-    return int.from_bytes(data, "little")
-
-
-def fill(cuda: Any, address: int, size: int, value: int) -> None:
-    assert cuda.cuMemsetD8Async(address, value, size, 0)[0] == 0
 
 
 class Failing:
@@ -350,67 +326,6 @@ def test_a_live_set_comes_back_at_its_addresses_in_any_order(cuda: Any, make_are
         assert word(cuda, address + size - 4) == number * 0x01010101
     assert after.allocations() == sorted(blocks)
     assert [allocate(after, size) for size in (MIB, 9 * MIB)] == next_ones
-
-
-def test_shared_memory_is_taken_over_with_its_contents(cuda: Any, make_arena: Any) -> None:
-    before = make_arena()
-    sizes = [700, 20 * MIB, 20 * MIB, 33 * MIB, 400 * MIB]
-    live = [allocate(before, size) for size in sizes]
-    idle = allocate(before, 64 * MIB)
-    for number, address in enumerate(live):
-        fill(cuda, address, 512, number)
-    before.release(idle)
-    blocks = before.allocations()
-    shared = {chunk: before.share(chunk)[1] for chunk in before.chunks()}
-    assert sum(chunk.size for chunk in shared) == 2 * CHUNK + 34 * MIB + 400 * MIB
-    before.close()
-    assert cuda.cuMemGetInfo()[1] == DEVICE
-    after = make_arena()
-    try:
-        assert after.adopt(blocks, shared) == 0
-    finally:
-        for descriptor in shared.values():
-            os.close(descriptor)
-    assert [word(cuda, address) for address in live] == [n * 0x01010101 for n in range(5)]
-    assert (after.allocations(), after.reclaimable) == (blocks, 0)
-    assert free_bytes(cuda, after) == DEVICE - after.mapped
-    assert allocate(after, 12 * MIB) == live[2] + 20 * MIB
-    for address in live:
-        assert after.release(address) == 0
-
-
-def test_memory_that_was_taken_over_is_shared_again(cuda: Any, make_arena: Any) -> None:
-    arena = make_arena()
-    address = allocate(arena, 40 * MIB)
-    fill(cuda, address, 512, 7)
-    assert cuda.cuCtxSynchronize()[0] == 0
-    for _ in range(3):
-        blocks = arena.allocations()
-        shared = {chunk: arena.share(chunk)[1] for chunk in arena.chunks()}
-        arena.close()
-        arena = make_arena()
-        assert arena.adopt(blocks, shared) == 0
-        for descriptor in shared.values():
-            os.close(descriptor)
-        assert word(cuda, address) == 7 * 0x01010101
-
-
-def test_allocations_without_their_memory_are_not_taken_over(cuda: Any, make_arena: Any) -> None:
-    before = make_arena()
-    blocks = [before.find(allocate(before, size)) for size in (20 * MIB, 20 * MIB)]
-    first, second = (before.share(chunk)[1] for chunk in before.chunks())
-    chunks = before.chunks()
-    before.close()
-    for descriptors in (
-        {chunks[0]: first},
-        {chunks[0]: first, Chunk(chunks[1].address, 2 * CHUNK): second},
-        {chunks[0]: first, chunks[1]: -1},
-    ):
-        arena = make_arena()
-        assert arena.adopt(blocks, descriptors) == INVALID_VALUE
-        arena.close()
-    os.close(first)
-    os.close(second)
 
 
 def test_an_address_that_is_taken_or_impossible_is_refused(arena: Arena) -> None:
