@@ -16,7 +16,7 @@ class Backoff:
     """Exponential back-off with jitter."""
 
     initial: float = 0.05  # seconds
-    maximum: float = 1.0  # seconds
+    maximum: float = 0.5  # seconds
     least: float = 0.02  # seconds
 
     def wait(self) -> tenacity.wait.wait_base:
