@@ -19,8 +19,9 @@ SIZE = 24 * MIB
 @pytest.fixture
 def program(server: ServerProcess, tmp_path: Path) -> Iterator[Program]:
     """A program whose log has room for a third of what it copies at once."""
+    limits = {"replay_limit": 8 * MIB, "replay_hard_limit": 1024 * MIB}
     with running(
-        server.endpoint, "train", tmp_path / "client", replay_limit=8 * MIB, spill_dir=tmp_path
+        server.endpoint, "train", tmp_path / "client", spill_dir=tmp_path, **limits
     ) as started:
         yield started
 
@@ -63,7 +64,7 @@ def test_what_is_sent_again_is_what_was_copied(
     addresses, source = [program.alloc(SIZE) for _ in range(3)], bytearray(SIZE)
     for number, address in enumerate(addresses):
         copy(address, source, number)
-    # Two epochs, and the log forgets: what comes now goes into the memory of what was.
+    # Two epochs, and the log forgets; what comes now goes into the memory of what was.
     for _ in range(2):
         program.sync()
         program.checkpoint(tmp_path / "state")
