@@ -13,6 +13,7 @@ trap 'rm -rf "$site"' EXIT
 if [ $# -gt 0 ]; then
     "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$1"/*.whl || exit 1
 fi
+unset PYTHONDONTWRITEBYTECODE  # or each server that is started compiles everything anew
 export PYTHONPATH="$PWD/src:$site" PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX="$site/cache"
 
 code=0
