@@ -19,6 +19,7 @@ from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Context, Device, Event, Function, Module, Stream
+from outlast.shim.pinned import PinnedTable
 from outlast.shim.tables import HandleTable
 from outlast.shim.thread_state import ThreadState
 
@@ -43,6 +44,7 @@ class Client:
         self.streams: HandleTable[Stream] = HandleTable()
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
+        self.pinned = PinnedTable()
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
         self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
@@ -115,6 +117,7 @@ class Client:
         for table in (self.modules, self.functions, self.streams, self.events):
             table.drop_context(context)
         self.allocations.drop_context(context)
+        self.pinned.drop_context(context)
         context.plans.clear()
         context.thread_streams.clear()
 

@@ -13,32 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outlast.cuda_types import (
-    CUcomputemode,
-    CUctx_flags,
-    CUdevice_attribute,
-    CUdevice_P2PAttribute,
-    CUevent_flags,
-    CUevent_record_flags,
-    CUevent_sched_flags,
-    CUevent_wait_flags,
-    CUfunc_cache,
-    CUfunction_attribute,
-    CUjit_cacheMode,
-    CUjit_fallback,
-    CUjit_option,
-    CUjit_target,
-    CUlimit,
-    CUmemAttach_flags,
-    CUmemorytype,
-    CUpointer_attribute,
-    CUresult,
-    CUshared_carveout,
-    CUsharedconfig,
-    CUstream_flags,
-    CUstreamCaptureMode,
-    CUstreamCaptureStatus,
-)
+from outlast.shim import api_types
 from outlast.shim.api.context import (
     cuCtxCreate,
     cuCtxDestroy,
@@ -85,6 +60,15 @@ from outlast.shim.api.event import (
     cuEventRecordWithFlags,
     cuEventSynchronize,
 )
+from outlast.shim.api.host import (
+    cuMemAllocHost,
+    cuMemFreeHost,
+    cuMemHostAlloc,
+    cuMemHostGetDevicePointer,
+    cuMemHostGetFlags,
+    cuMemHostRegister,
+    cuMemHostUnregister,
+)
 from outlast.shim.api.launch import (
     cuLaunchKernel,
 )
@@ -93,7 +77,6 @@ from outlast.shim.api.memory import (
     cuMemFree,
     cuMemGetAddressRange,
     cuMemGetInfo,
-    cuPointerGetAttribute,
 )
 from outlast.shim.api.memset import (
     cuMemsetD8,
@@ -113,6 +96,10 @@ from outlast.shim.api.module import (
     cuModuleLoadDataEx,
     cuModuleUnload,
 )
+from outlast.shim.api.pointer import (
+    cuPointerGetAttribute,
+    cuPointerGetAttributes,
+)
 from outlast.shim.api.primary_context import (
     cuDevicePrimaryCtxGetState,
     cuDevicePrimaryCtxRelease,
@@ -131,52 +118,11 @@ from outlast.shim.api.stream import (
     cuStreamSynchronize,
     cuStreamWaitEvent,
 )
-from outlast.shim.handles import (
-    CUcontext,
-    CUdevice,
-    CUdeviceptr,
-    CUevent,
-    CUfunction,
-    CUmodule,
-    CUstream,
-    CUuuid,
-)
+from outlast.shim.api_types import *  # noqa: F403
 from outlast.shim.linkage import Link
 from outlast.shim.process import process
 
 __all__ = [
-    "CUcomputemode",
-    "CUcontext",
-    "CUctx_flags",
-    "CUdevice",
-    "CUdevice_P2PAttribute",
-    "CUdevice_attribute",
-    "CUdeviceptr",
-    "CUevent",
-    "CUevent_flags",
-    "CUevent_record_flags",
-    "CUevent_sched_flags",
-    "CUevent_wait_flags",
-    "CUfunc_cache",
-    "CUfunction",
-    "CUfunction_attribute",
-    "CUjit_cacheMode",
-    "CUjit_fallback",
-    "CUjit_option",
-    "CUjit_target",
-    "CUlimit",
-    "CUmemAttach_flags",
-    "CUmemorytype",
-    "CUmodule",
-    "CUpointer_attribute",
-    "CUresult",
-    "CUshared_carveout",
-    "CUsharedconfig",
-    "CUstream",
-    "CUstreamCaptureMode",
-    "CUstreamCaptureStatus",
-    "CUstream_flags",
-    "CUuuid",
     "close",
     "cuCtxCreate",
     "cuCtxDestroy",
@@ -216,9 +162,16 @@ __all__ = [
     "cuInit",
     "cuLaunchKernel",
     "cuMemAlloc",
+    "cuMemAllocHost",
     "cuMemFree",
+    "cuMemFreeHost",
     "cuMemGetAddressRange",
     "cuMemGetInfo",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer",
+    "cuMemHostGetFlags",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
     "cuMemcpyDtoD",
     "cuMemcpyDtoDAsync",
     "cuMemcpyDtoH",
@@ -237,6 +190,7 @@ __all__ = [
     "cuModuleLoadDataEx",
     "cuModuleUnload",
     "cuPointerGetAttribute",
+    "cuPointerGetAttributes",
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
     "cuStreamDestroy",
@@ -251,6 +205,7 @@ __all__ = [
     "statistics",
     "use_link",
 ]
+__all__ += api_types.__all__
 
 
 def statistics() -> dict[str, Any]:

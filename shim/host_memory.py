@@ -35,6 +35,19 @@ def writable(client: Client, target: Any, size: int) -> memoryview:
         return _bytes_of((ctypes.c_char * size).from_buffer(target))
 
 
+def address_of(thing: Any) -> int:
+    """Return the address of host memory: the number itself, or where an object's bytes begin.
+
+    INVALID_VALUE if the object's bytes are constant or not in one piece.
+    """
+    if _buffer(thing) is None:
+        return as_int(thing)
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(thing))
+    except (TypeError, ValueError, BufferError) as error:
+        raise CallFailure(1) from error
+
+
 def _buffer(thing: Any) -> memoryview | None:
     if isinstance(thing, int):
         return None
@@ -45,6 +58,9 @@ def _buffer(thing: Any) -> memoryview | None:
 
 
 def _at(client: Client, address: int, size: int) -> memoryview:
+    pinned = client.pinned.view(address, size)
+    if pinned is not None:
+        return pinned
     # Device memory is not mapped here: touching it would kill the process.
     if address <= 0 or client.in_arena(address) or client.in_arena(address + size - 1):
         raise CallFailure(1)

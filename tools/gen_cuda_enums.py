@@ -39,6 +39,7 @@ ENUMS = (
     "CUmemAllocationType",
     "CUmemAttach_flags",
     "CUmemLocationType",
+    "CUmemPool_attribute",
     "CUmemorytype",
     "CUpointer_attribute",
     "CUresult",
@@ -47,6 +48,17 @@ ENUMS = (
     "CUstreamCaptureMode",
     "CUstreamCaptureStatus",
     "CUstream_flags",
+)
+
+#: Flags that are plain numbers, by name.
+CONSTANTS = (
+    "CU_MEMHOSTALLOC_DEVICEMAP",
+    "CU_MEMHOSTALLOC_PORTABLE",
+    "CU_MEMHOSTALLOC_WRITECOMBINED",
+    "CU_MEMHOSTREGISTER_DEVICEMAP",
+    "CU_MEMHOSTREGISTER_IOMEMORY",
+    "CU_MEMHOSTREGISTER_PORTABLE",
+    "CU_MEMHOSTREGISTER_READ_ONLY",
 )
 
 
@@ -63,6 +75,9 @@ def lines() -> Iterator[str]:
     yield ""
     yield "#: ``CUDA_VERSION`` of the bindings these numbers come from."
     yield f"CUDA_VERSION = {driver.CUDA_VERSION}"
+    yield ""
+    for name in CONSTANTS:
+        yield f"{name} = {int(getattr(driver, name))}"
     for name in ENUMS:
         yield ""
         yield ""

@@ -1,7 +1,10 @@
 """Copies between host and device.
 
-Host-to-device bytes are taken at the call. Device-to-host copies wait, also the
-asynchronous ones: the target is ordinary memory, and CUDA promises it for that.
+Host-to-device bytes are taken at the call, also from pinned memory, which CUDA reads only
+when the stream gets there. That shows no difference as long as nothing that was issued before
+can still write there; and nothing can: copies to the host wait for their bytes in the call,
+the asynchronous ones into pinned memory too (CUDA promises it for ordinary memory alone), and
+no device can reach the program's memory.
 """
 
 from __future__ import annotations

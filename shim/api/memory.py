@@ -1,16 +1,16 @@
-"""Device memory: allocations, fills, copies and what pointers point to."""
+"""Device memory: allocations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from outlast.cuda_types import CUmemorytype, CUpointer_attribute, CUresult
+from outlast.cuda_types import CUresult
 from outlast.session.schema import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.allocations import Allocation
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import CallFailure, check, require
-from outlast.shim.handles import CUcontext, CUdeviceptr, as_int
+from outlast.shim.handles import CUdeviceptr, as_int
 
 _MAX_SIZE = 1 << 63  # bytes
 
@@ -68,30 +68,3 @@ def cuMemGetAddressRange(dptr: Any) -> tuple[CUresult, CUdeviceptr, int]:
     if allocation is None:
         raise CallFailure(CUresult.CUDA_ERROR_NOT_FOUND)
     return SUCCESS, CUdeviceptr(allocation.address), allocation.size
-
-
-@api(outputs=1)
-def cuPointerGetAttribute(attribute: CUpointer_attribute, ptr: Any) -> tuple[CUresult, Any]:
-    """Return an attribute of an address in device memory."""
-    me = client()
-    me.context()
-    address = as_int(ptr)
-    allocation = me.allocations.find(address)
-    if allocation is None:
-        raise CallFailure(CUresult.CUDA_ERROR_INVALID_VALUE)
-    name = CUpointer_attribute
-    values = {
-        name.CU_POINTER_ATTRIBUTE_CONTEXT: CUcontext(allocation.context.handle),
-        name.CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CUmemorytype.CU_MEMORYTYPE_DEVICE,
-        name.CU_POINTER_ATTRIBUTE_DEVICE_POINTER: CUdeviceptr(address),
-        name.CU_POINTER_ATTRIBUTE_IS_MANAGED: False,
-        name.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: allocation.context.device.ordinal,
-        name.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: False,
-        name.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: CUdeviceptr(allocation.address),
-        name.CU_POINTER_ATTRIBUTE_RANGE_SIZE: allocation.size,
-        name.CU_POINTER_ATTRIBUTE_MAPPED: True,
-    }
-    # Device memory has no host pointer; the rest describes memory this client cannot make.
-    require(attribute != name.CU_POINTER_ATTRIBUTE_HOST_POINTER)
-    require(attribute in values, CUresult.CUDA_ERROR_NOT_SUPPORTED)
-    return SUCCESS, values[name(attribute)]

@@ -7,6 +7,13 @@ The enumerations equal those of `cuda.bindings.driver` in name and value;
 from __future__ import annotations
 
 from ._generated.cuda_enums import (
+    CU_MEMHOSTALLOC_DEVICEMAP,
+    CU_MEMHOSTALLOC_PORTABLE,
+    CU_MEMHOSTALLOC_WRITECOMBINED,
+    CU_MEMHOSTREGISTER_DEVICEMAP,
+    CU_MEMHOSTREGISTER_IOMEMORY,
+    CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTREGISTER_READ_ONLY,
     CUDA_VERSION,
     CUcomputemode,
     CUctx_flags,
@@ -30,6 +37,7 @@ from ._generated.cuda_enums import (
     CUmemAttach_flags,
     CUmemLocationType,
     CUmemorytype,
+    CUmemPool_attribute,
     CUpointer_attribute,
     CUresult,
     CUshared_carveout,
@@ -41,6 +49,13 @@ from ._generated.cuda_enums import (
 
 __all__ = [
     "CUDA_VERSION",
+    "CU_MEMHOSTALLOC_DEVICEMAP",
+    "CU_MEMHOSTALLOC_PORTABLE",
+    "CU_MEMHOSTALLOC_WRITECOMBINED",
+    "CU_MEMHOSTREGISTER_DEVICEMAP",
+    "CU_MEMHOSTREGISTER_IOMEMORY",
+    "CU_MEMHOSTREGISTER_PORTABLE",
+    "CU_MEMHOSTREGISTER_READ_ONLY",
     "ERROR_TEXTS",
     "STICKY_RESULTS",
     "CUcomputemode",
@@ -64,6 +79,7 @@ __all__ = [
     "CUmemAllocationType",
     "CUmemAttach_flags",
     "CUmemLocationType",
+    "CUmemPool_attribute",
     "CUmemorytype",
     "CUpointer_attribute",
     "CUresult",

@@ -1,4 +1,4 @@
-"""Allocations, fills, copies and pointer queries."""
+"""Allocations, fills and copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers.fake_link import ARENA
 
-from outlast.cuda_types import CUmemorytype, CUpointer_attribute
 from outlast.session.schema import Op
 from outlast.shim import driver
 
@@ -64,23 +63,6 @@ def test_an_address_handed_out_again_is_a_new_allocation(link, memory):
 
 def test_memory_info_is_asked(link, memory):
     assert driver.cuMemGetInfo() == (0, (1 << 30) - 64, 1 << 30)
-
-
-def test_pointer_attributes_are_answered_from_the_table(link, context, memory):
-    name = CUpointer_attribute
-    expected = {
-        name.CU_POINTER_ATTRIBUTE_CONTEXT: context,
-        name.CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CUmemorytype.CU_MEMORYTYPE_DEVICE,
-        name.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: 0,
-        name.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: memory,
-        name.CU_POINTER_ATTRIBUTE_RANGE_SIZE: 64,
-        name.CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memory + 10,
-    }
-    for attribute, value in expected.items():
-        assert driver.cuPointerGetAttribute(attribute, memory + 10) == (0, value)
-    assert driver.cuPointerGetAttribute(name.CU_POINTER_ATTRIBUTE_CONTEXT, 4096) == (1, None)
-    assert driver.cuPointerGetAttribute(name.CU_POINTER_ATTRIBUTE_HOST_POINTER, memory) == (1, None)
-    assert driver.cuPointerGetAttribute(name.CU_POINTER_ATTRIBUTE_BUFFER_ID, memory) == (801, None)
 
 
 def test_fills_write_elements_of_each_width(link, memory):
