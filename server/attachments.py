@@ -32,7 +32,7 @@ from outlast.session.client import DEFAULT_WINDOW
 from outlast.session.ids import check_session_id, digest, is_anonymous, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow
-from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind
+from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind, Wish
 from outlast.session.wire import Message
 from outlast.values import is_loopback
 
@@ -154,6 +154,8 @@ class Attachments:
                 )
             )
             self._table.close_worker(entry)
+        elif decision is Decision.RESUME and message["wishes"] & Wish.FRESH:
+            yield from self._make_way(entry)
         if entry.worker is None:
             yield from self._start(entry, message)
         worker = entry.worker
@@ -168,7 +170,24 @@ class Attachments:
                 lambda store: store.attach(hello.session_id, entry.token, hello.incarnation)
             )
         adopter = hello.incarnation.hex() if decision is Decision.ADOPT else ""
-        yield from self._welcome(entry, worker, bool(message["relay"]), adopter)
+        yield from self._welcome(entry, worker, bool(message["wishes"] & Wish.RELAY), adopter)
+
+    def _make_way(self, entry: SessionEntry) -> Flow:
+        """End a session's worker for a client that wants a fresh one, if it needs one.
+
+        It may have one already, whose WELCOME was lost.
+        """
+        if entry.worker is None:
+            return
+        condition = yield entry.worker.request("condition")
+        self._require_open()
+        if condition["poisoned"]:
+            log.warning(
+                "error %d has ended the session's contexts: it goes on in a new worker",
+                condition["poisoned"],
+                extra={"action": "fault_recovery", "session": entry.session_id},
+            )
+            self._table.close_worker(entry)
 
     def _prepare_adoption(
         self, entry: SessionEntry, worker: WorkerProcess, message: Message

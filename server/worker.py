@@ -369,6 +369,8 @@ class Worker:
         elif kind == "adopt":
             self._intake.clear()
             self._adoption.prepare(message)
+        elif kind == "condition":
+            self._reply(message, poisoned=self._executor.poisoned)
         elif kind == "probe":
             self._adoption.probe(message)
         elif kind == "committed":

@@ -19,6 +19,7 @@ from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
 from outlast.session.openbatch import OpenBatch
 from outlast.session.pending import Pending, Query, gaps, in_order
+from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import (
     HANDLE_FIRST,
     PROTOCOL_VERSION,
@@ -27,6 +28,7 @@ from outlast.session.schema import (
     Kind,
     Op,
     ReplyKind,
+    Wish,
 )
 from outlast.session.wire import Message, Reply
 
@@ -52,8 +54,8 @@ class ClientSession:
 
     Parameters
     ----------
-    session_id, incarnation, token
-        See `outlast.session.ids`.
+    session_id, incarnation, token, recovery
+        See `outlast.session.ids`, `outlast.session.recovery`.
     log : CallLog
         Where state-changing calls are kept.
     intent : Intent
@@ -67,12 +69,14 @@ class ClientSession:
         token: str,
         log: CallLog | None = None,
         intent: Intent = Intent.CREATE,
+        recovery: FaultRecovery | None = None,
     ) -> None:
         self.session_id = session_id
         self.incarnation = incarnation
         self.token = token
         self.log = log or CallLog()
         self.intent = intent
+        self.recovery = recovery or FaultRecovery()
         self.phase = Phase.DETACHED
         self.error: OutlastError | None = None
         self.generation = 0
@@ -206,7 +210,7 @@ class ClientSession:
             stream_format=STREAM_FORMAT,
             cuda_version=cuda_version,
             intent=int(self.intent),
-            relay=int(relay),
+            wishes=Wish.RELAY * relay | Wish.FRESH * self.recovery.wanted,
             generation=self.generation,
             log_head=self.log.head,
             next_seq=self.next_seq,
@@ -270,6 +274,7 @@ class ClientSession:
         self.phase = Phase.ATTACHED
         self.attachments += 1
         self.replayed_calls += max(0, self.applied - applied)
+        self.recovery.attached(applied)
         self.applied = applied
         self._truncate(message["recoverable"])
         self._in_flight.clear()
@@ -330,16 +335,19 @@ class ClientSession:
             stream, *payloads = message.frames
             self.receive_replies(self.generation, message["applied"], stream, payloads)
         elif message.kind is Kind.EPOCH and not message["error"]:
+            self.recovery.committed(message["seq"])
             self._truncate(message["recoverable"])
 
     def receive_replies(
         self, generation: int, applied: int, stream: memoryview, payloads: Sequence[Any]
     ) -> None:
         """Take in a REPLIES message (hot path of `receive`)."""
-        if generation != self.generation:
+        if generation != self.generation or self.recovery.wanted:
             return
         self._note_applied(applied)
         for reply in wire.iter_replies(stream, payloads):
+            if reply.result and self.recovery.claims(reply, self.next_seq - 1):
+                return  # with all that this worker says behind it
             self._land(reply)
 
     def ack(self) -> bytes | None:
@@ -391,14 +399,14 @@ class ClientSession:
         if reply.kind == ReplyKind.ANSWER:
             query = self._queries.pop(reply.number, None)
             if query is not None:
-                self._settle(query.pending, reply)
+                self._settle(query.pending, reply, query.after_seq)
         elif reply.kind == ReplyKind.OUTCOME:
             self._ack_due = True
             if reply.number not in self.log.outcomes:  # also if Ctrl-C came before `expect`
                 self.log.record(reply.number, Outcome(reply.result, reply.value))
             pending = self._pending.pop(reply.number, None)
             if pending is not None:
-                self._settle(pending, reply)
+                self._settle(pending, reply, reply.number)
         else:
             self._land_failure(reply)
 
@@ -414,8 +422,10 @@ class ClientSession:
             else:
                 self.deferred.append((reply.value, reply.result))
 
-    def _settle(self, pending: Pending, reply: Reply) -> None:
-        if is_sticky(reply.result):
+    def _settle(self, pending: Pending, reply: Reply, seq: int) -> None:
+        if not reply.result:
+            self.recovery.went_well(pending.op, seq)
+        elif is_sticky(reply.result):
             self.sticky = self.sticky or reply.result
         pending.settle(reply)
 
@@ -433,9 +443,8 @@ class ClientSession:
 
     def _start_after(self, applied: int, holds: dict[str, Any]) -> None:
         """Begin a fresh log at the epoch that adoption took."""
-        self._base = applied
+        self._base = self.recoverable = applied
         self._open = OpenBatch(applied + 1)
         self.log.head = applied + 1
-        self.recoverable = applied
         self.inventory = holds
         self.first_handle = max(HANDLE_FIRST, int(holds.get("next_handle", 0)))

@@ -59,6 +59,16 @@ class Intent(enum.IntEnum):
     ADOPT = 3
 
 
+class Wish(enum.IntFlag):
+    """How a client would like to be attached; flags of HELLO."""
+
+    NONE = 0
+    #: Through the gateway, not directly to the worker.
+    RELAY = 1
+    #: To a new worker if an error has ended the contexts of the present one.
+    FRESH = 2
+
+
 class OpClass(enum.Enum):
     """How a call travels."""
 
@@ -324,7 +334,7 @@ MESSAGES: dict[Kind, MessageSpec] = {
         _message(
             Kind.HELLO,
             "client",
-            "protocol:u16 stream_format:u16 cuda_version:u32 intent:u8 relay:u8 generation:u64 "
+            "protocol:u16 stream_format:u16 cuda_version:u32 intent:u8 wishes:u8 generation:u64 "
             "log_head:u64 next_seq:u64 incarnation:b16 token:str session:str build:str",
             "First message of every attachment, to the gateway. `log_head` is the first seq the "
             "client still has, `generation` its last one (0: none).",

@@ -10,6 +10,7 @@ from outlast.errors import SessionNotFound
 from outlast.session import ids
 from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
+from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import Intent
 from outlast.shim.link import SessionLink
 from outlast.shim.settings import LinkSettings
@@ -62,7 +63,8 @@ def connect(config: ClientConfig) -> SessionLink:
 
 def _link(config: ClientConfig, name: str, token: str, intent: Intent) -> SessionLink:
     log = CallLog(config.replay_limit, config.replay_hard_limit, FileSpill(config.spill_dir))
-    session = ClientSession(name, ids.new_incarnation(), token, log, intent)
+    recovery = FaultRecovery(config.fault_recovery and config.reconnect_timeout > 0)
+    session = ClientSession(name, ids.new_incarnation(), token, log, intent, recovery)
     return SessionLink(session, LinkSettings.of(config))
 
 

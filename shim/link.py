@@ -104,6 +104,7 @@ class SessionLink:
         deadline = time.monotonic() + LINGER
         with self._mutex:
             self._session.seal()
+            self._session.recovery.enabled = False  # nobody would see what comes of it
             while pump.transport is None and self._session.error is None:
                 if time.monotonic() > pump.lost_at + RETURN:
                     break
@@ -298,6 +299,7 @@ class SessionLink:
         return {
             "replayed_calls": self._session.replayed_calls,
             "reconnects": self._caretaker.reconnects,
+            "recoveries": self._session.recovery.count,
             "stalls_s": [round(stall, 3) for stall in self._caretaker.stalls],
         }
 

@@ -173,6 +173,8 @@ class Pump:
                 stream = memoryview(first)[wire.REPLIES_HEADER.size :]
                 session.receive_replies(*replies, stream, frames[1:])
                 self._landed += len(first) + sum(map(len, frames[1:]))
+                if session.recovery.wanted:
+                    self.disconnect(transport, "an error has ended the contexts of its worker")
                 return
             message = wire.parse_message(frames)
             if message.kind is Kind.PING:

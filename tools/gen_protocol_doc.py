@@ -52,6 +52,7 @@ def render() -> str:
         "operations": operations(),
         "classes": enumeration(schema.OpClass),
         "intents": enumeration(schema.Intent),
+        "wishes": enumeration(schema.Wish),
         "record_flags": enumeration(schema.RecordFlag),
         "reply_kinds": enumeration(schema.ReplyKind),
         "errors": error_codes(),

@@ -297,6 +297,14 @@ class ClientConfig:
         env="LUPINE_HEARTBEAT_TIMEOUT",
         shown="5",
     )
+    fault_recovery: bool = setting(
+        switch,
+        False,
+        "Recover from an error that ends a context (700, 719, ...) as from a worker's death: the "
+        "program sees it only if it comes again.",
+        env="LUPINE_FAULT_RECOVERY",
+        shown="no",
+    )
     replay_limit: int = setting(
         values.size,
         256 << 20,  # 256 MiB

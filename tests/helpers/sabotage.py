@@ -6,6 +6,7 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
+from helpers import ptx
 from helpers.server_process import assert_eventually
 
 
@@ -23,6 +24,9 @@ class Size(IntEnum):
     CRASHES_ONCE = 0xBAD04
     #: Returns when `Sabotage.release` is called.
     HELD = 0xBAD05
+    #: Launches a kernel that ends the context, whatever the program has done; or does so once.
+    FAULTS = 0xBAD06
+    FAULTS_ONCE = 0xBAD07
 
 
 #: Python runs this at the start of each process that finds it on its path.
@@ -43,6 +47,11 @@ if "outlast" in " ".join(sys.orig_argv):
             return False
         return True
 
+    def fault(cuda):
+        module = cuda.cuModuleLoadData({trap!r})[1]
+        kernel = cuda.cuModuleGetFunction(module, b"trap_now")[1]
+        cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+
     def sabotaged(executor, args, data, imposed):
         size = args[0]
         if size == {RAISES} or (size == {RAISES_ONCE} and first("raised")):
@@ -55,6 +64,8 @@ if "outlast" in " ".join(sys.orig_argv):
             (FOLDER / "held").touch()
             while not (FOLDER / "released").exists():
                 time.sleep(0.01)
+        if size == {FAULTS} or (size == {FAULTS_ONCE} and first("faulted")):
+            fault(executor.cuda)
         allocate(executor, args, data, imposed)
 
     ANSWERED[Op.MEM_ALLOC] = sabotaged
@@ -75,14 +86,15 @@ class Sabotage:
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
         self._folder = folder
         sizes = {size.name: int(size) for size in Size}
-        code = CODE.format(folder=str(folder), seconds=seconds, **sizes)
+        trap = ptx.TRAP.encode()
+        code = CODE.format(folder=str(folder), seconds=seconds, trap=trap, **sizes)
         (folder / "sitecustomize.py").write_text(code)
         path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
         self.environment = {"PYTHONPATH": path}
 
     def forget(self) -> None:
         """Let everything that happens once happen once more."""
-        for name in ("raised", "crashed", "held", "released"):
+        for name in ("raised", "crashed", "held", "released", "faulted"):
             (self._folder / name).unlink(missing_ok=True)
 
     def wait_held(self) -> None:

@@ -30,7 +30,7 @@ def hello(**changes: Any) -> bytes:
         "stream_format": STREAM_FORMAT,
         "cuda_version": 13000,
         "intent": int(Intent.CREATE),
-        "relay": 0,
+        "wishes": 0,
         "generation": 0,
         "log_head": 1,
         "next_seq": 1,

@@ -36,7 +36,7 @@ def test_hello_says_what_it_wants():
     call(session, 2)
     hello = wire.parse_message([session.hello("build", True, 13000)])
     assert Intent(hello["intent"]) is Intent.CREATE
-    assert (hello["log_head"], hello["next_seq"], hello["relay"]) == (1, 3, 1)
+    assert (hello["log_head"], hello["next_seq"], hello["wishes"]) == (1, 3, 1)
     attach(session)
     hello = wire.parse_message([session.hello("build", False, 13000)])
     assert Intent(hello["intent"]) is Intent.RESUME

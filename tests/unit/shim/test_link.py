@@ -69,11 +69,11 @@ def test_a_call_that_is_refused_at_each_attachment_is_tried_less_and_less_and_th
 
 def test_an_unreachable_worker_is_reached_through_the_gateway() -> None:
     def welcome(message: wire.Message) -> list[bytes]:
-        return [server.welcome("" if message["relay"] else "tcp://127.0.0.1:1")]
+        return [server.welcome("" if message["wishes"] else "tcp://127.0.0.1:1")]
 
     server = ScriptedServer({Kind.HELLO: welcome})
     with server, attached(server.endpoint):
-        hellos = [m["relay"] for m in server.messages if m.kind is Kind.HELLO]
+        hellos = [m["wishes"] for m in server.messages if m.kind is Kind.HELLO]
         assert hellos == [0, 0, 1]
 
 
