@@ -27,8 +27,6 @@ from outlast.errors import ConfigError, JournalCorrupt, JournalNewer, JournalUna
 
 logger = logging.getLogger(__name__)
 
-#: How long a starting server waits for another one's upgrade.
-UPGRADE_TIMEOUT = 60.0  # seconds
 #: How often a waiting server asks again, and how often it says so.
 POLL_INTERVAL = 0.05  # seconds
 REPORT_INTERVAL = 5.0  # seconds
@@ -43,28 +41,8 @@ _T = TypeVar("_T")
 _alembic = threading.Lock()
 
 
-def upgrade(engine: Engine, *, timeout: float = UPGRADE_TIMEOUT) -> bool:
-    """Bring the journal to this version's revision.
-
-    Parameters
-    ----------
-    engine : Engine
-        From `outlast.session.database.open_engine`.
-    timeout : float
-        Seconds to wait while another server upgrades.
-
-    Returns
-    -------
-    bool
-        Whether this call applied migrations; False when there were none to apply.
-
-    Raises
-    ------
-    JournalNewer
-        A newer version of Outlast wrote the journal; nothing was changed.
-    JournalUnavailable
-        Another server still upgrades after ``timeout``.
-    """
+def upgrade(engine: Engine, *, timeout: float) -> bool:
+    """Do what `outlast.migrations.upgrade` says for a journal that may not be at its head."""
     head = head_revision()
     if current_revision(engine) == head:
         return False
@@ -78,16 +56,8 @@ def upgrade(engine: Engine, *, timeout: float = UPGRADE_TIMEOUT) -> bool:
     return True
 
 
-def downgrade(engine: Engine, revision: str, *, timeout: float = UPGRADE_TIMEOUT) -> None:
-    """Take the journal back to an older revision, for an older version of Outlast.
-
-    Raises
-    ------
-    ConfigError
-        There is no such revision.
-    JournalNewer
-        The journal's own revision is not known to this version; use the newer one.
-    """
+def downgrade(engine: Engine, revision: str, *, timeout: float) -> None:
+    """Do what `outlast.migrations.downgrade` says."""
     with _exclusive(engine, timeout) as connection:
         _known_revision(connection)
         try:
@@ -102,13 +72,7 @@ def head_revision() -> str:
 
 
 def current_revision(engine: Engine) -> str | None:
-    """Return the journal's revision, None for an empty database; writes nothing.
-
-    Raises
-    ------
-    JournalNewer
-        This version does not know the revision.
-    """
+    """Do what `outlast.migrations.current_revision` says."""
     with engine.connect().execution_options(read_only=True) as connection:
         return _known_revision(connection)
 

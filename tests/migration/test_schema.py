@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -10,6 +14,7 @@ from sqlalchemy import inspect
 
 from outlast.errors import ConfigError
 from outlast.migrations import current_revision, downgrade, head_revision, upgrade
+from outlast.migrations.head import HEAD
 from outlast.session.database import open_engine
 from outlast.session.models import Base
 from outlast.session.store import Store
@@ -70,3 +75,19 @@ def test_a_downgrade_to_an_unknown_revision_is_a_setting_error(engine):
     with pytest.raises(ConfigError, match="no-such-revision"):
         downgrade(engine, "no-such-revision")
     assert current_revision(engine) == head_revision()
+
+
+def test_the_head_that_is_known_without_alembic_is_the_head() -> None:
+    assert head_revision() == HEAD
+
+
+def test_alembic_is_not_loaded_for_a_journal_that_is_at_its_head(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    program = (
+        "import sys; from outlast.session.database import open_engine;"
+        "from outlast.migrations import upgrade;"
+        "print(upgrade(open_engine(sys.argv[1])), 'alembic' in sys.modules)"
+    )
+    run = [sys.executable, "-c", program, url]
+    said = [subprocess.check_output(run, text=True, timeout=60).split() for _ in range(2)]
+    assert said == [["True", "True"], ["False", "False"]]
