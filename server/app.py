@@ -41,6 +41,7 @@ def serve(config: ServeConfig) -> int:
     provider = _check_plugins(config)
     lock = _state_lock(config.state_dir)
     device = registry.require(config.device, config.state_dir / "gpu_found")
+    device = registry.several(device, config.emulated_devices)
     config = dataclasses.replace(config, device=device)
     # A server that has just been killed gives the lock back within moments.
     if not lock.acquire():

@@ -20,19 +20,21 @@ DEADLINE = 120.0  # seconds
 OTHER_DESCRIPTORS = 200
 
 
-def look(name: str) -> tuple[list[Finding], int]:
+def look(name: str, emulated: int = 1) -> tuple[list[Finding], int]:
     """Return what there is to say of the devices, and their memory in bytes.
 
     Parameters
     ----------
     name
         ``auto``, ``cuda`` or ``emulated``.
+    emulated
+        How many devices the emulated device shows.
     """
     try:
         device = registry.require(name)
     except ConfigError as error:
         return [failure("device", str(error))], 0
-    found = _examine(device)
+    found = _examine(registry.several(device, emulated))
     if "error" in found:
         return [failure("device", f"{device}: {found['error']}")], 0
     memory = sum(entry["total"] for entry in found["devices"])

@@ -13,7 +13,7 @@ from outlast.server.doctor.finding import Finding, Grade, ok
 def findings(config: ServeConfig) -> Iterator[Finding]:
     """Yield what a server with these settings would find here."""
     yield ok("outlast", f"version {__version__}")
-    found, memory = devices.look(config.device)
+    found, memory = devices.look(config.device, config.emulated_devices)
     yield from found
     state, running = places.state(config)
     yield state

@@ -12,11 +12,19 @@ from outlast.server.drivers.base import Driver
 def get_driver(name: str = "auto", **options: Any) -> Driver:
     """Return the device driver called ``name``: ``auto``, ``cuda`` or ``emulated``.
 
+    Parameters
+    ----------
+    name
+        One of these, or what `several` made of it.
+
     Raises
     ------
     ConfigError
         There is no such device here.
     """
+    name, _, count = name.partition(":")
+    if count:
+        options["devices"] = int(count)
     if name == "cuda":
         # The worker that wants it finds out for itself what is missing.
         from outlast.server.drivers.cuda import CudaDriver
@@ -27,6 +35,11 @@ def get_driver(name: str = "auto", **options: Any) -> Driver:
     from outlast.server.drivers.emulated import EmulatedDriver
 
     return EmulatedDriver(**options)
+
+
+def several(name: str, emulated: int) -> str:
+    """Return the name under which `get_driver` gives so many devices, if they are emulated."""
+    return f"{name}:{emulated}" if name == "emulated" and emulated > 1 else name
 
 
 def require(name: str, memory: Path | None = None) -> str:

@@ -12,7 +12,10 @@ from outlast.errors import ConfigError, OutlastError
 from outlast.settings import Setting
 
 #: What matters to the doctor.
-DOCTOR_SETTINGS = ("bind", "insecure", "device", "state_dir", "database", "provider", "grace")
+DOCTOR_SETTINGS = (
+    *("bind", "insecure", "device", "emulated_devices", "state_dir", "database", "provider"),
+    "grace",
+)
 
 #: Exit codes beside 0 and what the server itself returns.
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130

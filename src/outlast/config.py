@@ -86,6 +86,15 @@ class ServeConfig:
         flag="--device",
         metavar="auto|cuda|emulated",
     )
+    emulated_devices: int = setting(
+        values.number(1, 16),
+        1,
+        "How many devices the emulated device shows, each with memory of its own.",
+        env="OUTLAST_EMULATED_DEVICES",
+        flag="--emulated-devices",
+        shown="1",
+        metavar="N",
+    )
     state_dir: Path = setting(
         values.folder,
         state_home,

@@ -66,6 +66,18 @@ def size(text: str) -> int:
     return value
 
 
+def number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of a whole number within these bounds."""
+
+    def parse(text: str) -> int:
+        text = text.strip()
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise Unusable(f"allowed: a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
 def choice(*names: str) -> Callable[[str], str]:
     """Return a parser of one of ``names``, in any case."""
 

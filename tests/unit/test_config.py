@@ -182,6 +182,13 @@ def test_a_heartbeat_cannot_be_zero_but_a_grace_time_can():
         serve(heartbeat="0")
 
 
+@pytest.mark.parametrize("text", ["0", "17", "-1", "two", "1.0", "\u0664"])
+def test_the_emulated_device_shows_1_to_16_devices(text):
+    assert serve(emulated_devices="16").emulated_devices == 16
+    with pytest.raises(ConfigError, match="a whole number from 1 to 16"):
+        serve(emulated_devices=text)
+
+
 @pytest.mark.parametrize("timeout", ["65.536", "66", "3600"])
 def test_a_heartbeat_timeout_that_wraps_in_libzmq_is_refused(timeout):
     with pytest.raises(ConfigError, match=r"below 65\.536"):

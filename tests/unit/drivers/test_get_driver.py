@@ -8,7 +8,7 @@ import pytest
 
 from outlast.errors import ConfigError
 from outlast.server.drivers import get_driver, probe
-from outlast.server.drivers.registry import require
+from outlast.server.drivers.registry import require, several
 
 
 @pytest.fixture
@@ -32,6 +32,15 @@ def test_auto_is_cuda_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
 def test_cuda_without_a_gpu_is_refused_with_what_is_missing() -> None:
     with pytest.raises(ConfigError, match="finds no GPU; --device emulated"):
         require("cuda")
+
+
+def test_the_emulated_device_may_be_several_and_a_gpu_is_what_it_is() -> None:
+    driver = get_driver(several("emulated", 3), base=0x1700_0000_0000, arena_size=8 << 30)
+    bases = [device.arena_base for device in driver.devices()]
+    driver.close()
+    assert bases == [0x1700_0000_0000 + n * (8 << 30) for n in range(3)]
+    assert several("emulated", 1) == "emulated"
+    assert several("cuda", 3) == "cuda"
 
 
 def test_an_unknown_device_is_refused() -> None:

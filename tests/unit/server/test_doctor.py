@@ -43,6 +43,17 @@ def test_a_good_host_is_all_ok_and_left_as_it_was(configure: Configure, tmp_path
     assert not list((tmp_path / "state").rglob("*doctor*"))
 
 
+def test_every_emulated_device_is_listed(configure: Configure) -> None:
+    config = configure(emulated_devices="3")
+    found, memory = devices.look(config.device, config.emulated_devices)
+    texts = [f.text for f in found if f.what.startswith("device ") and "emulated" in f.text]
+    assert len(texts) == 3
+    assert len({text.split()[-1] for text in texts}) == 3  # each has a UUID of its own
+    bases = [f.text for f in found if "addresses from" in f.text]
+    assert len(set(bases)) == 3
+    assert memory == 3 * devices.look(config.device)[1]
+
+
 def test_the_command_prints_each_finding_and_fails_if_no_server_can_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
