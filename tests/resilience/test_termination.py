@@ -17,6 +17,7 @@ import pytest
 from helpers.client_program import ClientProgram
 from helpers.kernels import Counter, begin, check
 from helpers.links import driving
+from helpers.program import epochs_of
 from helpers.server_process import ServerProcess, assert_eventually
 
 from outlast.shim import driver
@@ -25,6 +26,27 @@ from outlast.shim import driver
 PROMPT = 0.5  # seconds
 #: What a busy machine adds to what is measured from outside.
 NOISE = 1.5  # seconds
+#: Says what it finds when it is told to, and how much of it was replayed: ``77 0``.
+LASTING = """
+begin()
+address = check(cuda.cuMemAlloc(4))
+check(cuda.cuMemsetD32(address, 77, 1))
+check(cuda.cuCtxSynchronize())
+say("ready")
+sys.stdin.readline()
+say(read(address)[0], cuda.statistics()["replayed_calls"])
+"""
+#: Says that it is ready when its kernel, which never ends, is under way.
+ENDLESS = """
+from helpers.kernels import Counter
+begin()
+counter = Counter()
+counter.linger(1e6)
+while int(cuda.cuStreamQuery(0)[0]) != 600:
+    time.sleep(0.01)
+say("ready")
+sys.stdin.readline()
+"""
 SLOW_READ = json.dumps([{"stage": "read", "action": "slow", "seconds": 20.0}])
 
 
@@ -266,16 +288,7 @@ say(read(address)[0])
 
 def test_all_sessions_are_saved_together(server: ServerProcess, tmp_path: Path) -> None:
     """E11: all at once, each with its own epoch."""
-    program = """
-begin()
-address = check(cuda.cuMemAlloc(4))
-check(cuda.cuMemsetD32(address, 77, 1))
-check(cuda.cuCtxSynchronize())
-say("ready")
-sys.stdin.readline()
-say(read(address)[0], cuda.statistics()["replayed_calls"])
-"""
-    clients = [ClientProgram(program, server.endpoint, tmp_path, f"s{i}") for i in range(3)]
+    clients = [ClientProgram(LASTING, server.endpoint, tmp_path, f"s{i}") for i in range(3)]
     try:
         for client in clients:
             assert client.expect() == "ready"
@@ -288,3 +301,36 @@ say(read(address)[0], cuda.statistics()["replayed_calls"])
     finally:
         for client in clients:
             client.__exit__()
+
+
+@pytest.mark.slow
+def test_a_kernel_that_never_ends_costs_no_other_session_its_checkpoint(tmp_path: Path) -> None:
+    """E10: two are saved whole, the third is named busy, and nothing of the server is left."""
+    grace = 10
+    tests = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])])
+    arguments = ["--grace", str(grace), "--checkpoint-interval", "0"]
+    with ServerProcess(tmp_path / "state", arguments) as server, ExitStack() as ends:
+        programs = {"good-1": LASTING, "good-2": LASTING, "endless": ENDLESS}
+        clients = {
+            name: ends.enter_context(
+                ClientProgram(code, server.endpoint, tmp_path, name, PYTHONPATH=tests)
+            )
+            for name, code in programs.items()
+        }
+        for client in clients.values():
+            assert client.expect() == "ready"
+        started = time.monotonic()
+        assert server.terminate() == 3  # and waits until no worker is left
+        assert time.monotonic() - started < grace + NOISE
+        log = server.log_text()
+        assert "not saved: endless: busy" in log
+        assert log.count("not saved: ") == 1
+        assert not epochs_of(server.state, "endless")
+        for name in ("good-1", "good-2"):
+            (row,) = epochs_of(server.state, name)
+            assert row.verified
+        clients["endless"].signal(signal.SIGKILL)
+        server.start()
+        for name in ("good-1", "good-2"):
+            clients[name].tell()
+            assert clients[name].expect() == "77 0"
