@@ -20,6 +20,7 @@ def test_shared_memory_is_taken_over_with_its_contents(cuda: Any, make_arena: An
     for number, address in enumerate(live):
         fill(cuda, address, 512, number)
     before.release(idle)
+    assert cuda.cuCtxSynchronize()[0] == 0
     blocks = before.allocations()
     shared = {chunk: before.share(chunk)[1] for chunk in before.chunks()}
     assert sum(chunk.size for chunk in shared) == 2 * CHUNK + 34 * MIB + 400 * MIB
