@@ -6,6 +6,10 @@ ordered behind the work before the free, on the device: nothing here waits for i
 unmapped only when that work is done, because unmapping waits for nothing and would pull
 it away from a running kernel.
 
+What is allocated or freed in the order of a stream knows nothing of other streams: a range is
+given out again in the stream that freed it with no wait at all, and whoever else gets it waits
+for that stream alone. Its address is chosen as any other.
+
 Chunks in which nothing lives stay mapped for the next allocation, up to `KEPT` bytes; they count
 as free, and all of them are given up before an allocation fails for want of memory.
 
@@ -21,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outlast.server.drivers.freed import FreedRanges
+from outlast.server.drivers.lanes import Lane, LaneRange, LaneRanges
 from outlast.server.drivers.physical import PhysicalMemory, Piece
 from outlast.server.drivers.placement import Block, Chunk, Placement
 
@@ -103,25 +108,30 @@ class Arena:
         self._empty: OrderedDict[int, Mapped] = OrderedDict()
         self._reclaimable = 0
         self._freed = FreedRanges()
+        self._freed_in_lanes = LaneRanges()
         self._newest = 0
         self._memory.reserve(base, size)
 
     # -- allocations ---------------------------------------------------------
 
-    def allocate(self, size: int, at: int | None = None) -> tuple[int, int]:
+    def allocate(
+        self, size: int, at: int | None = None, lane: Lane | None = None
+    ) -> tuple[int, int]:
         """Allocate memory, where the placement says or exactly ``at``.
+
+        With a ``lane`` it may be used in that stream, and behind it in others.
 
         Returns
         -------
         tuple[int, int]
             A ``CUresult`` value and the address; 2 and 0 if there is no such memory.
         """
-        code, address = self._allocate(size, at)
+        code, address = self._allocate(size, at, lane)
         if self._reclaimable > KEPT:
             self.trim()
         return code, address
 
-    def _allocate(self, size: int, at: int | None) -> tuple[int, int]:
+    def _allocate(self, size: int, at: int | None, lane: Lane | None = None) -> tuple[int, int]:
         if size <= 0:
             return INVALID_VALUE, 0
         placement = self._placement
@@ -136,25 +146,48 @@ class Arena:
         if code:
             placement.remove(address, rest=False)
             return code, 0
+        end = placement.end_of(address)
         if self._freed:
-            self._follow(address, placement.end_of(address))
+            self._follow(address, end)
+        if self._freed_in_lanes:
+            self._follow_lanes(address, end, lane)
         return SUCCESS, address
 
-    def release(self, address: int) -> int:
-        """Free an allocation; it never waits. Returns a ``CUresult`` value."""
+    def release(self, address: int, lane: Lane | None = None) -> int:
+        """Free an allocation; it never waits. Returns a ``CUresult`` value.
+
+        With a ``lane`` nothing uses it any more behind what was issued in that stream so far.
+        """
         placement = self._placement
         if not placement.starts(address):
             return INVALID_VALUE
-        fence = self._fences.fence()
-        self._freed.settle(self._fences.done)
-        if fence:
-            fence = self._newest = max(fence, self._newest)
-            self._freed.add(address, placement.end_of(address), fence)
-        for chunk in placement.remove(address):
+        end = placement.end_of(address)
+        if lane is None:
+            fence = self._fence()
+            self._freed.settle(self._fences.done)
+            if fence:
+                self._freed.add(address, end, fence)
+            chunks = placement.remove(address)
+        else:
+            mine = lane.fence()
+            self._freed_in_lanes.settle(self._fences.done)
+            if mine:
+                self._freed_in_lanes.add(LaneRange(address, end, lane, mine))
+            chunks = placement.remove(address)
+            # Other streams may still use what lay beside it.
+            fence = self._fence() if chunks else 0
+        for chunk in chunks:
             self._set_empty(self._mapped[chunk.address], fence)
         if self._reclaimable > KEPT:
             self.trim()
         return SUCCESS
+
+    def _fence(self) -> int:
+        """Name all work so far by a number that is no smaller than those before; 0 for none."""
+        fence = self._fences.fence()
+        if fence:
+            fence = self._newest = max(fence, self._newest)
+        return fence
 
     def find(self, address: int) -> Block | None:
         """Return the live allocation that holds ``address``."""
@@ -172,6 +205,16 @@ class Arena:
             self._fences.order_after(fence)
             # All that is issued now follows the older fences too.
             self._freed.settle(lambda other: other <= fence)
+
+    def _follow_lanes(self, start: int, end: int, lane: Lane | None) -> None:
+        """Order what may use a range from now on behind the streams that freed parts of it."""
+        for freed in self._freed_in_lanes.take(start, end):
+            if freed.lane == lane or self._fences.done(freed.fence):
+                continue
+            if lane is None:
+                self._fences.order_after(freed.fence)
+            else:
+                lane.follow(freed.fence)
 
     # -- physical memory -----------------------------------------------------
 

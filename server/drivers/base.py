@@ -199,8 +199,11 @@ class Driver(ABC):
         """Return what a module loaded by `cuModuleLoadData` offers."""
 
     @abstractmethod
-    def allocate_at(self, device: int, address: int, size: int) -> int:
-        """Allocate exactly at ``address``. Returns a ``CUresult`` value; 2 if it cannot be had."""
+    def allocate_at(self, device: int, address: int, size: int, stream: int | None = None) -> int:
+        """Allocate exactly at ``address``. Returns a ``CUresult`` value; 2 if it cannot be had.
+
+        With a ``stream`` (a real handle) do as `cuMemAllocAsync` does: in its order and context.
+        """
 
     @abstractmethod
     def load_module_at(self, image: bytes, addresses: dict[str, int]) -> tuple[int, int]:

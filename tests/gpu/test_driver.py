@@ -270,6 +270,61 @@ def test_memory_that_is_used_again_is_used_behind_the_work_before(gpu: Device) -
     assert gpu.read(new, 4096) == b"\x55" * 4096
 
 
+def test_stream_gets_its_own_memory_back_and_another_one_waits_for_it_alone(gpu: Device) -> None:
+    first, second, third = (gpu.stream() for _ in range(3))
+    driver, word = gpu.driver, gpu.alloc(4)
+    old = gpu.made(driver.cuMemAllocAsync(4096, first))
+    gpu.linger(first)
+    assert driver.cuMemsetD8Async(old, 0xAA, 4096, first) == (0,)
+    assert driver.cuMemFreeAsync(old, first) == (0,)
+    mine = gpu.made(driver.cuMemAllocAsync(4096, first))
+    assert mine == old
+    assert driver.cuMemsetD8Async(mine, 0xBB, 4096, first) == (0,)
+    assert driver.cuMemFreeAsync(mine, first) == (0,)
+    theirs = gpu.made(driver.cuMemAllocAsync(4096, second))
+    assert theirs == old
+    assert driver.cuMemsetD8Async(theirs, 0x55, 4096, second) == (0,)
+    gpu.increment(word, third)
+    behind, beside = driver.ticket(second), driver.ticket(third)
+    assert driver.wait(beside, ENOUGH)
+    assert not driver.done(behind)
+    assert driver.wait(behind, ENOUGH)
+    assert gpu.read(theirs, 4096, second) == b"\x55" * 4096
+    for address in (theirs, word):
+        assert driver.cuMemFree(address) == (0,)
+
+
+def test_plain_memory_that_a_stream_freed_waits_for_that_stream(gpu: Device) -> None:
+    first, second = gpu.stream(), gpu.stream()
+    driver = gpu.driver
+    old = gpu.alloc(4096)
+    gpu.linger(first)
+    assert driver.cuMemsetD8Async(old, 0xAA, 4096, first) == (0,)
+    assert driver.cuMemFreeAsync(old, first) == (0,)
+    new = gpu.made(driver.cuMemAlloc(4096))
+    assert new == old
+    assert driver.cuMemsetD8Async(new, 0x55, 4096, second) == (0,)
+    assert driver.wait(driver.ticket(), ENOUGH)
+    assert gpu.read(new, 4096) == b"\x55" * 4096
+    assert driver.cuMemFreeAsync(new, second) == (0,)
+
+
+def test_large_memory_that_a_stream_freed_stays_while_the_stream_uses_it(gpu: Device) -> None:
+    first, driver = gpu.stream(), gpu.driver
+    for size in (64 * MIB, 512 * MIB):
+        old = gpu.made(driver.cuMemAllocAsync(size, first))
+        gpu.linger(first)
+        assert driver.cuMemsetD8Async(old, 0xAA, size, first) == (0,)
+        assert driver.cuMemFreeAsync(old, first) == (0,)
+        driver.drain()
+        assert driver.wait(driver.ticket(first), ENOUGH)
+        assert driver.fault() is None
+        driver.drain()
+    assert driver.cuMemFreeAsync(old, first) == (1,)
+    assert driver.cuMemAllocAsync(0, first) == (1, 0)
+    assert driver.cuMemAllocAsync(64, 0x77)[0] == 400
+
+
 def test_memory_runs_out_with_an_error_and_freeing_makes_room(gpu: Device) -> None:
     _, free, total = gpu.driver.cuMemGetInfo()
     assert 0 < free <= total

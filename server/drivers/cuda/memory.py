@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,22 @@ from outlast.server.drivers.cuda.objects import (
     Stream,
 )
 from outlast.server.drivers.cuda.staging import CHUNK, SMALL
+from outlast.server.drivers.cuda.timeline import Timeline
+from outlast.server.drivers.lanes import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A stream as an arena sees it."""
+
+    timeline: Timeline
+    stream: Stream
+
+    def fence(self) -> int:
+        return self.timeline.ticket(self.stream)
+
+    def follow(self, fence: int) -> None:
+        self.timeline.follow(self.stream, fence)
 
 
 class MemoryCalls(EventCalls):
@@ -29,20 +47,39 @@ class MemoryCalls(EventCalls):
             return INVALID_CONTEXT, 0
         return self._allocate(context, bytesize, None)
 
-    def allocate_at(self, device: int, address: int, size: int) -> int:
-        """Allocate exactly at ``address``, in the current context or the primary one."""
+    def cuMemAllocAsync(self, bytesize: int, hStream: int) -> tuple[int, int]:
+        """Allocate device memory in a stream's order and context."""
+        stream = self._streams.get(hStream)
+        if stream is None:
+            return INVALID_HANDLE, 0
+        return self._allocate(stream.context, bytesize, None, stream)
+
+    def allocate_at(self, device: int, address: int, size: int, stream: int | None = None) -> int:
+        """Allocate exactly at ``address``, in the current context or the primary one.
+
+        With a ``stream``, do it in that one's order and context.
+        """
         found = self._device(device)
         if found is None:
             return INVALID_DEVICE
+        if stream is not None:
+            lane = self._streams.get(stream)
+            if lane is None or lane.context.device is not found:
+                return INVALID_HANDLE
+            return self._allocate(lane.context, size, address, lane)[0]
         context = self._current
         if context is None or context.device is not found:
             context = self._open(found)
         return self._allocate(context, size, address)[0]
 
-    def _allocate(self, context: Context, size: int, at: int | None) -> tuple[int, int]:
+    def _allocate(
+        self, context: Context, size: int, at: int | None, stream: Stream | None = None
+    ) -> tuple[int, int]:
         if size <= 0:
             return INVALID_VALUE, 0
-        error, address = context.device.arena.allocate(size, at)
+        arena = context.device.arena
+        with nullcontext() if context is self._current else self.within(context):
+            error, address = arena.allocate(size, at, self._lane(stream))
         if error:
             return self.failed(error), 0
         context.memory.add(address)
@@ -50,11 +87,22 @@ class MemoryCalls(EventCalls):
 
     def cuMemFree(self, dptr: int) -> tuple[int]:
         """Free an allocation; work issued before may still use it."""
+        return (self._free(dptr, None),)
+
+    def cuMemFreeAsync(self, dptr: int, hStream: int) -> tuple[int]:
+        """Free an allocation in a stream's order; the work before it may still use it."""
+        stream = self._streams.get(hStream)
+        return (INVALID_HANDLE if stream is None else self._free(dptr, stream),)
+
+    def _free(self, address: int, stream: Stream | None) -> int:
         for context in self._contexts.values():
-            if dptr in context.memory:
-                context.memory.discard(dptr)
-                return (context.device.arena.release(dptr),)
-        return (INVALID_VALUE if dptr else 0,)
+            if address in context.memory:
+                context.memory.discard(address)
+                return context.device.arena.release(address, self._lane(stream))
+        return INVALID_VALUE if address else 0
+
+    def _lane(self, stream: Stream | None) -> Lane | None:
+        return _Lane(self.timeline, stream) if stream is not None else None
 
     def cuMemGetInfo(self) -> tuple[int, int, int]:
         """Return free and total bytes; chunks that are mapped but empty count as free."""

@@ -193,6 +193,18 @@ class Timeline:
         for mark in self.open(fence):
             self.gate(mark)
 
+    def follow(self, stream: Stream, ticket: int) -> None:
+        """Let everything issued from now on in ``stream`` run behind a ticket's work."""
+        marks = [m for m in self.open(ticket) if not _ordered(m.stream, stream)]
+        if not marks:
+            return
+        self.begin(stream)
+        for mark in marks:
+            error = self._cuda.cuStreamWaitEvent(stream.raw, mark.raw, 0)[0]
+            if error:
+                self._failed(int(error))
+        self.issued(stream)
+
     def spin(self, tickets: Sequence[int], seconds: float) -> bool:
         """Ask again and again until one of the tickets is done; False after ``seconds``."""
         end = monotonic() + seconds

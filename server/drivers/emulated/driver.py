@@ -143,8 +143,11 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         """Return what a module loaded by `cuModuleLoadData` offers."""
         return super().module_info(module)
 
-    def allocate_at(self, device: int, address: int, size: int) -> int:
-        """Allocate exactly at ``address``, in the current context or the primary one."""
+    def allocate_at(self, device: int, address: int, size: int, stream: int | None = None) -> int:
+        """Allocate exactly at ``address``, in the current context or the primary one.
+
+        With a ``stream``, do it in that one's context; order of issue is that of all streams.
+        """
         code = self.fault_code()
         if code:
             return code
@@ -153,7 +156,10 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         if size <= 0:
             return INVALID_VALUE
         found = self._devices[device]
-        context = self._current.context
+        try:
+            context = self._current.context if stream is None else self._stream(stream).context
+        except Refusal as refusal:
+            return refusal.code
         owner = context if context is not None and context.device is found else found.primary
         with self.engine.lock:
             got = found.arena.allocate(size, "alloc", owner.handle, at=address)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from outlast.server.drivers.emulated.arena import Allocation, Arena
-from outlast.server.drivers.emulated.objects import Stream
+from outlast.server.drivers.emulated.objects import Context, Stream
 from outlast.server.drivers.emulated.results import (
     INVALID_VALUE,
     OUT_OF_MEMORY,
@@ -26,7 +26,14 @@ class MemoryCalls(DriverState):
     @cuda_call(1)
     def cuMemAlloc(self, bytesize: Any) -> int:
         """Allocate zeroed device memory."""
-        count, context = size(bytesize), self._context()
+        return self._allocate(size(bytesize), self._context())
+
+    @cuda_call(1)
+    def cuMemAllocAsync(self, bytesize: Any, hStream: Any) -> int:
+        """Allocate zeroed device memory in a stream's order, which is that of issue."""
+        return self._allocate(size(bytesize), self._stream(hStream).context)
+
+    def _allocate(self, count: int, context: Context) -> int:
         if not count:
             raise Refusal(INVALID_VALUE)
         with self.engine.lock:
@@ -38,8 +45,16 @@ class MemoryCalls(DriverState):
     @cuda_call()
     def cuMemFree(self, dptr: Any) -> None:
         """Free an allocation; work issued before may still use it."""
-        address = number(dptr)
         self._context()
+        self._free(number(dptr))
+
+    @cuda_call()
+    def cuMemFreeAsync(self, dptr: Any, hStream: Any) -> None:
+        """Free an allocation in a stream's order, which is that of issue."""
+        self._stream(hStream)
+        self._free(number(dptr))
+
+    def _free(self, address: int) -> None:
         if not address:
             return
         with self.engine.lock:

@@ -192,3 +192,36 @@ def test_the_environment_sets_the_memory_size(monkeypatch: pytest.MonkeyPatch) -
 def test_bad_options_are_refused(make_driver: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make_driver(**options)
+
+
+def test_memory_in_a_streams_order_is_memory_like_any_other(fresh: Any) -> None:
+    cuda = fresh.cuda
+    stream = cuda.cuStreamCreate(1)[1]
+    result, address = cuda.cuMemAllocAsync(100, stream)
+    assert result == 0
+    assert not fresh.get(address, np.ones(100, np.uint8)).any()
+    assert cuda.cuMemFree(address)[0] == 0
+    plain = allocate(fresh, 100)
+    assert plain == address
+    assert cuda.cuMemsetD8Async(plain, 1, 100, stream)[0] == 0
+    assert cuda.cuMemFreeAsync(plain, stream)[0] == 0
+    assert cuda.cuMemFreeAsync(plain, stream)[0] == INVALID_VALUE
+    assert cuda.cuMemAllocAsync(100, 0) == (0, address)
+    assert not fresh.get(address, np.ones(100, np.uint8)).any()
+    assert cuda.cuMemAllocAsync(100, 0x77) == (400, None)
+    assert cuda.cuMemAllocAsync(0, stream) == (INVALID_VALUE, None)
+    assert cuda.cuMemFreeAsync(address, 0x77)[0] == 400
+    assert cuda.cuMemFreeAsync(0, stream)[0] == 0
+
+
+def test_memory_in_a_streams_order_belongs_to_the_streams_context(fresh: Any) -> None:
+    cuda = fresh.cuda
+    other = cuda.cuCtxCreate(None, 0, 0)[1]
+    stream = cuda.cuStreamCreate(0)[1]
+    cuda.cuCtxSetCurrent(fresh.context)
+    address = cuda.cuMemAllocAsync(100, stream)[1]
+    assert cuda.allocate_at(0, address + PAGE, 100, stream) == 0
+    assert cuda.allocate_at(0, address + 2 * PAGE, 100, 0x77) == 400
+    kept = allocate(fresh, 100)
+    assert cuda.cuCtxDestroy(other)[0] == 0
+    assert [region.address for region in cuda.regions()] == [kept]

@@ -134,6 +134,37 @@ def test_work_is_ordered_behind_a_fence(bench: Bench) -> None:
     assert after.done
 
 
+def test_one_stream_is_ordered_behind_another_and_the_rest_is_left_alone(bench: Bench) -> None:
+    first, second, third = (bench.stream() for _ in range(3))
+    work = bench.issue(first)
+    bench.timeline.follow(second, bench.timeline.ticket(first))
+    behind = bench.timeline.ticket(second)
+    after, beside = bench.issue(second), bench.issue(third)
+    after.ended = beside.ended = True
+    assert beside.done
+    assert not after.done
+    # Whoever waits for the second stream waits for what it was made to wait for.
+    assert not bench.timeline.done(behind)
+    work.ended = True
+    assert after.done
+    assert bench.timeline.done(behind)
+
+
+def test_a_stream_is_not_made_to_wait_for_what_cuda_orders_or_is_done(bench: Bench) -> None:
+    legacy, blocking, other = bench.context.legacy, bench.stream(blocking=True), bench.stream()
+    bench.issue(blocking).ended = True
+    done = bench.timeline.ticket(blocking)
+    bench.timeline.follow(other, done)
+    bench.issue(blocking)
+    bench.timeline.follow(blocking, bench.timeline.ticket(blocking))
+    records = bench.cuda.records
+    bench.timeline.follow(legacy, bench.timeline.ticket(blocking))
+    assert bench.timeline.ticket(other) == 0
+    assert bench.timeline.ticket(legacy)
+    assert bench.cuda.records == records
+    assert not bench.errors
+
+
 def test_work_of_a_destroyed_stream_is_waited_for(bench: Bench) -> None:
     stream = bench.stream(blocking=True)
     work = bench.issue(stream)
