@@ -55,7 +55,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One live cuMemAlloc allocation."""
+    """One live allocation of device memory."""
 
     address: int
     size: int  # bytes, as asked for
@@ -281,22 +281,29 @@ class Executor:
             {"what": "handle", "kind": kind, "id": handle, "recipe": recipe, "seq": self.seq}
         )
 
-    def note_allocation(self, address: int, size: int) -> None:
-        """Enter a new allocation and journal it."""
-        self.allocations[address] = Allocation(address, size, self.context, self.seq)
+    def note_allocation(self, address: int, size: int, owner: int | None = None) -> None:
+        """Enter a new allocation of a context, by default the bound one, and journal it."""
+        owner = self.context if owner is None else owner
+        self.allocations[address] = Allocation(address, size, owner, self.seq)
         self.journal.append(
             {
                 "what": "allocated",
                 "address": address,
                 "size": size,
-                "device": self.device(),
+                "device": self.device(owner),
                 "seq": self.seq,
             }
         )
 
-    def device(self) -> int:
-        """Return the device of the bound context."""
-        context = self.handles.get(HandleKind.CONTEXT, self.context)
+    def forget_allocation(self, address: int) -> None:
+        """Remove an allocation that was freed, and journal that."""
+        del self.allocations[address]
+        self.journal.append({"what": "freed", "address": address, "seq": self.seq})
+
+    def device(self, owner: int | None = None) -> int:
+        """Return the device of a context, by default the bound one."""
+        owner = self.context if owner is None else owner
+        context = self.handles.get(HandleKind.CONTEXT, owner)
         return int(context.recipe["device"]) if context is not None else 0
 
     def rebind(self) -> None:

@@ -7,7 +7,12 @@ import re
 import secrets
 
 from outlast.errors import ConfigError
-from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, PRIMARY_CONTEXT_BASE
+from outlast.session.schema import (
+    DEFAULT_POOL_BASE,
+    HANDLE_FIRST,
+    HANDLE_STEP,
+    PRIMARY_CONTEXT_BASE,
+)
 
 MAX_SESSION_ID = 128  # characters
 _ANONYMOUS = "anonymous-"
@@ -61,6 +66,11 @@ def digest(secret: str | bytes) -> bytes:
 def primary_context(ordinal: int) -> int:
     """Return the constant handle of a device's primary context."""
     return PRIMARY_CONTEXT_BASE + ordinal * HANDLE_STEP
+
+
+def default_pool(ordinal: int) -> int:
+    """Return the constant handle of a device's default memory pool."""
+    return DEFAULT_POOL_BASE + ordinal * HANDLE_STEP
 
 
 class HandleAllocator:

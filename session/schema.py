@@ -31,6 +31,8 @@ HANDLE_BASE = 0x0600_0000_0000
 HANDLE_FIRST = HANDLE_BASE + 0x1_0000
 #: Handle of the primary context of device 0; device n adds ``n * HANDLE_STEP``.
 PRIMARY_CONTEXT_BASE = HANDLE_BASE + 0x1000
+#: Handle of the default memory pool of device 0; device n adds ``n * HANDLE_STEP``.
+DEFAULT_POOL_BASE = HANDLE_BASE + 0x2000
 
 
 class Kind(enum.IntEnum):
@@ -135,6 +137,8 @@ class Op(enum.IntEnum):
     COPY_HTOD = 52
     COPY_DTOH = 53
     COPY_DTOD = 54
+    MEM_ALLOC_ASYNC = 55
+    MEM_FREE_ASYNC = 56
 
     STREAM_CREATE = 64
     STREAM_DESTROY = 65
@@ -248,6 +252,19 @@ OPS: dict[Op, OpSpec] = dict(
             _O,
             "destination:u64 source:u64 stream:u64 size:u64 flags:u32",
             "Copy between device addresses. Flag 1: synchronous form.",
+        ),
+        _op(
+            Op.MEM_ALLOC_ASYNC,
+            _A,
+            "size:u64 stream:u64",
+            "Allocate device memory in a stream's order, in its context. The outcome's value is "
+            "the address; replay allocates at it.",
+        ),
+        _op(
+            Op.MEM_FREE_ASYNC,
+            _O,
+            "address:u64 stream:u64",
+            "Free an allocation in a stream's order, however it was allocated.",
         ),
         _op(Op.STREAM_CREATE, _O, "handle:u64 flags:u32 priority:i32", "Create a stream."),
         _op(Op.STREAM_DESTROY, _O, "handle:u64", "Destroy a stream; its work goes on."),

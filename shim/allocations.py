@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from outlast.cuda_types import CUresult
 from outlast.shim.failure import CallFailure
 from outlast.shim.objects import Context
+from outlast.shim.pools import MemPool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,6 +21,8 @@ class Allocation:
     context: Context
     #: Handle of the module whose variable this is; 0 for memory of cuMemAlloc.
     module: int = 0
+    #: Pool that it was allocated from; None for memory of cuMemAlloc.
+    pool: MemPool | None = None
 
     @property
     def end(self) -> int:
@@ -80,5 +83,7 @@ class AllocationTable:
                 self._drop(allocation.address)
 
     def _drop(self, address: int) -> None:
-        del self._by_address[address]
+        allocation = self._by_address.pop(address)
+        if allocation.pool is not None:
+            allocation.pool.give(allocation.size)
         del self._addresses[bisect.bisect_left(self._addresses, address)]

@@ -20,6 +20,7 @@ from outlast.shim.handles import as_int
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Context, Device, Event, Function, Module, Stream
 from outlast.shim.pinned import PinnedTable
+from outlast.shim.pools import PoolTable
 from outlast.shim.tables import HandleTable
 from outlast.shim.thread_state import ThreadState
 
@@ -45,6 +46,7 @@ class Client:
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
         self.pinned = PinnedTable()
+        self.pools = PoolTable(self.devices)
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
         self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"

@@ -48,6 +48,10 @@ class CUevent(_Handle):
     """Event."""
 
 
+class CUmemoryPool(_Handle):
+    """Memory pool."""
+
+
 class CUuuid:
     """Universally unique identifier of a device."""
 

@@ -5,7 +5,7 @@ leave a wait that does), unless an outcome is imposed. `QUERIES` return ``(resul
 or None when they left a wait.
 """
 
-from outlast.server.calls import contexts, events, launch, memory, modules, streams
+from outlast.server.calls import contexts, events, launch, memory, modules, ordered_memory, streams
 from outlast.server.calls.registry import ANSWERED, ONE_WAY, QUERIES
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "launch",
     "memory",
     "modules",
+    "ordered_memory",
     "streams",
 ]

@@ -116,5 +116,4 @@ def restore_context(ex: Executor, handle: Handle, retains: int) -> int:
 def _forget(ex: Executor, context: int) -> None:
     ex.drop_handle(context)
     for allocation in [a for a in ex.allocations.values() if a.context == context]:
-        del ex.allocations[allocation.address]
-        ex.journal.append({"what": "freed", "address": allocation.address, "seq": ex.seq})
+        ex.forget_allocation(allocation.address)

@@ -50,8 +50,7 @@ def mem_free(ex: Executor, args: Args, data: Any) -> int:
         return INVALID_VALUE
     (result,) = ex.cuda.cuMemFree(address)
     if not result:
-        del ex.allocations[address]
-        ex.journal.append({"what": "freed", "address": address, "seq": ex.seq})
+        ex.forget_allocation(address)
     return int(result)
 
 

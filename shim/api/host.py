@@ -19,12 +19,12 @@ from outlast.cuda_types import (
     CUdevice_attribute,
     CUresult,
 )
+from outlast.shim.api.memory import MAX_SIZE
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import CallFailure, require
 from outlast.shim.handles import CUdeviceptr, as_int
 from outlast.shim.host_memory import address_of
 
-_MAX_SIZE = 1 << 63  # bytes
 _ALLOC_FLAGS = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED
 _REGISTER_FLAGS = (
     CU_MEMHOSTREGISTER_PORTABLE
@@ -48,7 +48,7 @@ def cuMemHostAlloc(bytesize: int, Flags: int) -> tuple[CUresult, int]:
     context = me.enter()
     size = as_int(bytesize)
     require(size > 0 and not Flags & ~_ALLOC_FLAGS)
-    require(size < _MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     return SUCCESS, me.pinned.allocate(size, int(Flags), context).address
 
 

@@ -9,10 +9,12 @@ from outlast.session.schema import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.allocations import Allocation
 from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, check, require
 from outlast.shim.handles import CUdeviceptr, as_int
 
-_MAX_SIZE = 1 << 63  # bytes
+#: More than anything holds.
+MAX_SIZE = 1 << 63  # bytes
 
 
 @api(outputs=1)
@@ -22,7 +24,7 @@ def cuMemAlloc(bytesize: int) -> tuple[CUresult, CUdeviceptr]:
     context = me.enter()
     size = as_int(bytesize)
     require(size > 0)
-    require(size < _MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     # A late error is reported before, never instead of, an allocation.
     check(me.link.take_deferred(context.handle))
     reply = me.link.call(Op.MEM_ALLOC, size)
@@ -41,8 +43,7 @@ def cuMemFree(dptr: Any) -> tuple[CUresult]:
     address = as_int(dptr)
     if address:
         with me.lock:
-            allocation = me.allocations.find(address)
-            require(allocation and allocation.address == address and not allocation.module)
+            allocation_at(me, address)
             me.link.send(Op.MEM_FREE, address)
             me.allocations.remove(address)
     return OK
@@ -68,3 +69,11 @@ def cuMemGetAddressRange(dptr: Any) -> tuple[CUresult, CUdeviceptr, int]:
     if allocation is None:
         raise CallFailure(CUresult.CUDA_ERROR_NOT_FOUND)
     return SUCCESS, CUdeviceptr(allocation.address), allocation.size
+
+
+def allocation_at(me: Client, address: int) -> Allocation:
+    """Return the allocation that begins at ``address`` and may be freed, else INVALID_VALUE."""
+    allocation = me.allocations.find(address)
+    require(allocation and allocation.address == address and not allocation.module)
+    assert allocation is not None
+    return allocation

@@ -13,7 +13,7 @@ from outlast.shim.allocations import Allocation
 from outlast.shim.call import SUCCESS, api, client
 from outlast.shim.client import Client
 from outlast.shim.failure import require
-from outlast.shim.handles import CUcontext, CUdeviceptr, as_int
+from outlast.shim.handles import CUcontext, CUdeviceptr, CUmemoryPool, as_int
 from outlast.shim.pinned import PinnedRange
 
 _NAME = CUpointer_attribute
@@ -29,6 +29,7 @@ _NOTHING: dict[int, Any] = {
     _NAME.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: CUdeviceptr(0),
     _NAME.CU_POINTER_ATTRIBUTE_RANGE_SIZE: 0,
     _NAME.CU_POINTER_ATTRIBUTE_MAPPED: False,
+    _NAME.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: CUmemoryPool(0),
 }
 #: The one pointer of a kind of memory that the other kind does not have.
 _ELSEWHERE = {
@@ -71,7 +72,11 @@ def _attributes(me: Client, address: int) -> dict[int, Any] | None:
     """Return what is known of an address, None if it is not ours."""
     found = me.allocations.find(address)
     if found is not None:
-        return _describe(found, address, CUmemorytype.CU_MEMORYTYPE_DEVICE)
+        values = _describe(found, address, CUmemorytype.CU_MEMORYTYPE_DEVICE)
+        if found.pool is not None:
+            pool = CUmemoryPool(found.pool.handle)
+            values[_NAME.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE] = pool
+        return values
     pinned = me.pinned.find(address)
     if pinned is not None:
         return _describe(pinned, address, CUmemorytype.CU_MEMORYTYPE_HOST)
@@ -90,6 +95,7 @@ def _describe(memory: Allocation | PinnedRange, address: int, kind: CUmemorytype
         _NAME.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: CUdeviceptr(memory.address),
         _NAME.CU_POINTER_ATTRIBUTE_RANGE_SIZE: memory.size,
         _NAME.CU_POINTER_ATTRIBUTE_MAPPED: True,
+        _NAME.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: CUmemoryPool(0),
     }
     del values[_ELSEWHERE[kind]]
     return values

@@ -187,6 +187,12 @@ class FakeLink:
     def _on_mem_free(self, address: int, _: None) -> None:
         self._freed.setdefault(len(self.memory.pop(address)), []).append(address)
 
+    def _on_mem_alloc_async(self, size: int, stream: int, _: None) -> Reply:
+        return self._on_mem_alloc(size, None)
+
+    def _on_mem_free_async(self, address: int, stream: int, _: None) -> None:
+        self._on_mem_free(address, None)
+
     def _on_mem_info(self, qid: int, _: None) -> Reply:
         used = sum(map(len, self.memory.values()))
         return Reply(0, data=pack_fields(Op.MEM_INFO, MEMORY - used, MEMORY))

@@ -121,6 +121,16 @@ class Program:
         """Free memory."""
         ok(cuda.cuMemFree(address))
 
+    def alloc_in(self, stream: int, size: int) -> int:
+        """Allocate zeroed memory in a stream's order."""
+        address = int(ok(cuda.cuMemAllocAsync(size, stream)))
+        ok(cuda.cuMemsetD8Async(address, 0, size, stream))
+        return address
+
+    def free_in(self, stream: int, address: int) -> None:
+        """Free memory in a stream's order."""
+        ok(cuda.cuMemFreeAsync(address, stream))
+
     def write(self, address: int, data: bytes) -> None:
         """Copy to the device."""
         ok(cuda.cuMemcpyHtoD(address, data, len(data)))

@@ -215,3 +215,58 @@ def test_a_short_wait_answers_what_is_done_by_then(executor):
     executor.linger(3600.0, lambda: False)
     assert executor.waits == []
     assert [reply.number for reply in replies(executor)][-1] == 7
+
+
+CREATE = wire.pack_record(Op.STREAM_CREATE, STREAM, 1, 0)
+ALLOC_ASYNC = wire.pack_record(Op.MEM_ALLOC_ASYNC, 4096, STREAM)
+
+
+def free_async(address: int, stream: int = STREAM) -> bytes:
+    return wire.pack_record(Op.MEM_FREE_ASYNC, address, stream)
+
+
+def test_memory_is_allocated_and_freed_in_the_order_of_a_stream(executor):
+    executor.run(2, 2, 0, BIND + CREATE + ALLOC_ASYNC, [])
+    (reply,) = replies(executor)
+    assert reply.result == 0
+    assert list(executor.allocations) == [reply.value]
+    executor.run(4, 2, 0, BIND + free_async(reply.value) + free_async(reply.value), [])
+    assert executor.allocations == {}
+    assert [(late.number, late.result) for late in replies(executor)] == [(5, INVALID_VALUE)]
+    whats = [entry["what"] for entry in executor.journal]
+    assert whats[-2:] == ["allocated", "freed"]
+
+
+def test_memory_is_freed_in_a_streams_order_or_not_however_it_was_allocated(executor):
+    free = wire.pack_record
+    executor.run(2, 3, 0, BIND + CREATE + ALLOC_ASYNC + ALLOC, [])
+    ordered, plain = executor.allocations
+    executor.run(5, 2, 0, BIND + free(Op.MEM_FREE, ordered) + free_async(plain), [])
+    assert executor.allocations == {}
+    assert [reply.result for reply in replies(executor)] == [0, 0]
+
+
+def test_an_allocation_in_a_stream_that_there_is_not_is_refused(executor):
+    executor.run(2, 2, 0, BIND + ALLOC_ASYNC + free_async(0x1000), [])
+    assert [reply.result for reply in replies(executor)] == [400, 400]
+
+
+def test_a_replayed_allocation_in_a_stream_gets_its_recorded_address_and_no_reply(executor):
+    address = 0x1000_0080_0000
+    executor.run(2, 2, 0, BIND + CREATE + outcome(3, 0, address) + ALLOC_ASYNC, [])
+    assert list(executor.allocations) == [address]
+    assert replies(executor) == []
+    far = outcome(4, 0, 0x7FFF_0000_0000)
+    with pytest.raises(ReplayDiverged, match="cannot be had again"):
+        executor.run(4, 1, 0, BIND + far + ALLOC_ASYNC, [])
+
+
+def test_memory_in_a_streams_order_goes_with_the_streams_context(executor):
+    context = STREAM + HANDLE_STEP
+    create = wire.pack_record(Op.CTX_CREATE, context, 0, 0)
+    inside = wire.pack_record(Op.BIND, 1, context)
+    executor.run(2, 3, 0, BIND + create + inside + CREATE + BIND + ALLOC_ASYNC, [])
+    (allocation,) = executor.allocations.values()
+    assert allocation.context == context
+    executor.run(5, 1, 0, BIND + wire.pack_record(Op.CTX_DESTROY, context), [])
+    assert executor.allocations == {}
