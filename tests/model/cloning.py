@@ -50,6 +50,7 @@ def _session(session: ClientSession, pendings: dict[int, Pending]) -> ClientSess
     """Copy a session, and its pendings into ``pendings`` by the id of the original."""
     new: ClientSession = _shallow(session)
     new.log = _shallow(session.log)
+    new.recovery = _shallow(session.recovery)
     new._landed_deferred = _shallow(session._landed_deferred)
     new._open = OpenBatch(session._open.first_seq, list(session._open.calls))
     for pending in session._pending.values():

@@ -22,6 +22,7 @@ from model.world import World
 from outlast.session.client import ClientSession
 from outlast.session.host import HostSession
 from outlast.session.pending import Query
+from outlast.session.recovery import FaultRecovery
 from outlast.session.wire import Reply
 
 
@@ -213,7 +214,16 @@ def _session(session: ClientSession) -> tuple[Any, ...]:
         session._ack_due,
         list(session.deferred),
         repr(session.inventory),
+        session.sticky,
+        _recovery(session.recovery),
     )  # fmt: skip
+
+
+def _recovery(recovery: FaultRecovery) -> tuple[Any, ...]:
+    if not recovery.enabled:
+        return ()
+    wanted, tries, good = recovery.wanted, recovery._tries, recovery._good
+    return wanted, recovery.count, recovery._suspects, tries, good, recovery._epoch
 
 
 def _worker(worker: ModelWorker | None) -> tuple[Any, ...] | None:
@@ -225,6 +235,8 @@ def _worker(worker: ModelWorker | None) -> tuple[Any, ...] | None:
         worker.token,
         worker.may_act,
         worker.stumbles,
+        worker.fails,
+        worker.poisoned,
         _host(worker.host),
         worker.state,
         _replies(worker.waits),

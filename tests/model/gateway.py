@@ -7,7 +7,7 @@ from model.parts import TOKEN, Bounds, Client, Connection, Epoch, ModelWorker, R
 from outlast.errors import OutlastError, SessionLost
 from outlast.session import registry, wire
 from outlast.session.ids import digest
-from outlast.session.schema import Intent, Kind
+from outlast.session.schema import Intent, Kind, Wish
 
 
 class Gateway(State):
@@ -30,6 +30,8 @@ class Gateway(State):
             self.row = Row(hello.incarnation)
         assert self.row is not None
         adopts = decision is registry.Decision.ADOPT
+        if message["wishes"] & Wish.FRESH:
+            self._make_way()
         if self.worker is None:
             try:
                 self._start(message["log_head"], hello.intent is Intent.ADOPT)
@@ -40,6 +42,11 @@ class Gateway(State):
         if adopts:
             self._adopt(hello.incarnation, bounds)
         self._welcome(client, bounds)
+
+    def _make_way(self) -> None:
+        """End a worker whose contexts have ended, for a client that wants a fresh one."""
+        if self.worker is not None and self.worker.poisoned:
+            self.worker = None
 
     def _start(self, head: int, adopting: bool) -> None:
         """Claim the session, restore the newest epoch that is whole and reaches the log.

@@ -86,6 +86,7 @@ class Happenings(State):
         elif (
             worker is not None
             and worker.host.state is HostState.RUNNING
+            and not worker.poisoned
             and self.used["epoch"] < bounds.limits.get("epoch", 0)
             and worker.host.applied > (worker.host.epochs or [0])[-1]
         ):
@@ -105,6 +106,8 @@ class Happenings(State):
                 found.append(("takeover", None))
             if not worker.stumbles and self._left("stumble", bounds):
                 found.append(("stumble", None))
+            if not (worker.fails or worker.poisoned) and self._left("poison", bounds):
+                found.append(("poison", None))
             if worker.may_act and self._left("lapse", bounds):
                 found.append(("lapse", None))
             peer = worker.host.peer

@@ -10,8 +10,10 @@ from outlast.errors import OutlastError, ProtocolError, SessionBusy, SessionFenc
 from outlast.session import wire
 from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
+from outlast.session.cuda import is_sticky
 from outlast.session.host import Cut, HostSession
 from outlast.session.pending import Pending
+from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import Intent, Op, OpClass, ReplyKind
 from outlast.session.wire import Reply
 
@@ -19,6 +21,8 @@ SESSION = "model"
 TOKEN = "token"
 #: What a "bad" call fails with (CUDA_ERROR_INVALID_VALUE).
 FAILURE = 1
+#: What ends a context (CUDA_ERROR_LAUNCH_FAILED).
+STICKY = 719
 BIND = wire.pack_record(Op.BIND, 1, 0)
 
 #: (name, argument): one thing that can happen.
@@ -57,6 +61,8 @@ class Bounds:
     late_frames: bool = False
     #: A worker that forgets the old client before the row is durable: the wrong order.
     forgets_early: bool = False
+    #: Clients recover from what ends a context.
+    recovers: bool = False
     #: A worker whose lease lapses drops calls without a word: the wrong answer.
     drops_silently: bool = False
 
@@ -138,6 +144,10 @@ class ModelWorker:
     may_act: bool = True
     #: The next batch ends behind its first call: the device refuses to go on.
     stumbles: bool = False
+    #: The next call ends the context, by no fault of its own.
+    fails: bool = False
+    #: What has ended it.
+    poisoned: int = 0
 
     def run(self, first_seq: int, skip: int, stream: Any, payloads: Any) -> None:
         """Apply a batch, as the executor does."""
@@ -148,7 +158,8 @@ class ModelWorker:
                 imposed = args
             elif codec.spec.cls is OpClass.QUERY:
                 data = wire.pack_fields(Op.MEM_INFO, self.host.applied, 0)
-                self.host.reply(Reply(ReplyKind.ANSWER, args[0], 0, 0, data))
+                data = b"" if self.poisoned else data
+                self.host.reply(Reply(ReplyKind.ANSWER, args[0], self.poisoned, 0, data))
             elif codec.spec.cls is not OpClass.CONTROL:
                 seq += 1
                 if seq >= first_seq + skip:
@@ -163,6 +174,15 @@ class ModelWorker:
             if imposed[0] != seq:
                 raise ProtocolError("an outcome of another call")
             self.state.append((seq, uid, imposed[1], imposed[2]))
+            if is_sticky(imposed[1]):
+                self.poisoned = imposed[1]
+            return
+        if self.fails:
+            self._fail(seq)
+        if self.poisoned:
+            if op in (Op.MEM_ALLOC, Op.COPY_DTOH):
+                self.host.reply(Reply(ReplyKind.OUTCOME, seq, self.poisoned))
+            self.state.append((seq, uid, self.poisoned, 0))
             return
         result = value = 0
         if op in (Op.MEM_ALLOC, Op.COPY_DTOH):
@@ -176,6 +196,14 @@ class ModelWorker:
             result, value = FAILURE, seq
             self.host.reply(Reply(ReplyKind.DEFERRED, seq, FAILURE, seq))
         self.state.append((seq, uid, result, value))
+
+    def _fail(self, seq: int) -> None:
+        """End the context: this is told first, then what it does to the reads under way."""
+        self.fails, self.poisoned = False, STICKY
+        self.host.reply(Reply(ReplyKind.DEFERRED, seq, STICKY, seq))
+        for read in self.waits:
+            self.host.reply(Reply(read.kind, read.number, STICKY))
+        self.waits.clear()
 
     def settle(self) -> None:
         """Answer the reads."""
@@ -197,9 +225,12 @@ class State:
 
     def __init__(self, bounds: Bounds) -> None:
         self.clients = {
-            name: new_client(name, script, Intent.CREATE if name == "A" else Intent.ADOPT)
+            name: new_client(
+                name, script, Intent.CREATE if name == "A" else Intent.ADOPT, bounds.recovers
+            )
             for name, script in bounds.scripts.items()
         }
+        self.recovers = bounds.recovers
         self.row: Row | None = None
         self.epochs: list[Epoch] = []  # newest last
         self.worker: ModelWorker | None = None
@@ -260,6 +291,9 @@ def record(kind: str, uid: int) -> bytes:
     return wire.pack_record(Op.EVENT_DESTROY, uid)
 
 
-def new_client(name: str, script: tuple[tuple[str, ...], ...], intent: Intent) -> Client:
-    session = ClientSession(SESSION, name.encode() * 16, TOKEN, CallLog(), intent)
+def new_client(
+    name: str, script: tuple[tuple[str, ...], ...], intent: Intent, recovers: bool
+) -> Client:
+    recovery = FaultRecovery(recovers)
+    session = ClientSession(SESSION, name.encode() * 16, TOKEN, CallLog(), intent, recovery)
     return Client(name, session, script)

@@ -79,6 +79,8 @@ class Programs(State):
         else:
             client.session.receive(message)
         self._observe(client)
+        if message.kind is Kind.REPLIES and client.session.recovery.wanted:
+            self._disconnect(client, bounds)
         self._flush(client)
 
     def _take_attached(self, client: Client, message: Message) -> None:
@@ -101,7 +103,7 @@ class Programs(State):
             if client.landed.setdefault(seq, seen) != seen:
                 raise Violation("landed_once", f"call {seq} landed as {seen} too")
         for after, query in client.queries.values():
-            if query.reply is not None:
+            if query.reply is not None and not query.reply.result:
                 (free, _) = wire.unpack_reply(Op.MEM_INFO, query.reply.data)
                 if free < after:
                     raise Violation("query_order", f"asked behind {after}, answered at {free}")

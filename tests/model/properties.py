@@ -17,6 +17,7 @@ PROPERTIES = {
     "one_owner": "of all clients at most one is the owner, and none goes back a generation",
     "log_reaches_epochs": "the log still begins where the oldest usable epoch ends",
     "lost_only_without_a_way": "a session is lost only when no epoch and log fit together",
+    "spared": "a program that recovers sees nothing of an error that does not come again",
     "query_order": "a query is answered behind every call before it",
     "quiescence": "without further faults everything gets applied and answered",
 }
@@ -57,6 +58,10 @@ def check_quiescent(world: World) -> None:
             raise Violation("quiescence", f"a query of {client.name} has no answer")
         if world.worker is None or world.worker.host.applied != session.next_seq - 1:
             raise Violation("quiescence", f"not every call of {client.name} is applied")
+        if session.sticky:
+            if world.recovers and world.used["poison"] == 1:
+                raise Violation("spared", f"{client.name} was told of {session.sticky}")
+            continue
         if sorted(client.reported) != sorted(client.failing):
             raise Violation("deferred_once", f"{client.failing} failed, told: {client.reported}")
 

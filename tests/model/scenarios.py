@@ -43,6 +43,21 @@ SMALL = {
     "a batch is applied in part": Bounds(
         {"A": (("alloc", "bad", "one"), ("read",))}, {"stumble": 1, "crash": 1}, 2
     ),
+    "a device fails once, without recovery": Bounds(
+        {"A": (("alloc", "one"), ("read", "ask"))}, {"poison": 1, "break": 1}, 2
+    ),
+    "a device fails once, and a link breaks": Bounds(
+        {"A": (("alloc", "bad"), ("read", "ask"))}, {"poison": 1, "break": 1}, 2, recovers=True
+    ),
+    "a device fails once, and a worker dies": Bounds(
+        {"A": (("alloc", "one"), ("read",))},
+        {"poison": 1, "crash": 1, "epoch": 1},
+        2,
+        recovers=True,
+    ),
+    "a device fails twice": Bounds(
+        {"A": (("alloc", "one"), ("read", "ask"))}, {"poison": 2, "epoch": 1}, 2, recovers=True
+    ),
     "a lease lapses for a moment": Bounds({"A": (("alloc", "bad"), ("ask",))}, {"lapse": 1}, 1),
 }
 

@@ -16,6 +16,7 @@ from outlast.session.client import ClientSession
 from outlast.session.deferred import LandedFailures
 from outlast.session.host import Cut, HostSession
 from outlast.session.openbatch import OpenBatch
+from outlast.session.recovery import FaultRecovery
 
 Patch = pytest.MonkeyPatch
 
@@ -26,6 +27,7 @@ STUMBLES = Bounds({"A": (("alloc", "bad"),)}, {"stumble": 1}, 1)
 EPOCH = Bounds({"A": (("read",),)}, {"crash_all": 1, "epoch": 1}, 1)
 EPOCHS = Bounds({"A": (("bad",), ("one",))}, {"crash_all": 1, "epoch": 2}, 1)
 TAKEOVER = Bounds({"A": (("alloc",), ("one",))}, {"takeover": 1, "break": 1}, 2, late_frames=True)
+POISON = Bounds({"A": (("one", "alloc"), ("ask",))}, {"poison": 1}, 1, recovers=True)
 ADOPTION = Bounds(
     {"A": (("one",), ("bad",)), "B": (("one",),)}, {"break": 1, "crash": 1}, 2, late_frames=True
 )
@@ -123,6 +125,19 @@ def an_adopter_may_begin_with_nothing(patch: Patch) -> None:
     patch.setattr(Gateway, "_start", lambda self, head, adopting: start(self, head, False))
 
 
+def gateway_keeps_a_worker_whose_contexts_have_ended(patch: Patch) -> None:
+    patch.setattr(Gateway, "_make_way", lambda self: None)
+
+
+def an_error_is_heard_before_the_worker_is_given_up(patch: Patch) -> None:
+    def claims(self: FaultRecovery, reply: Any, newest: int) -> bool:
+        original(self, reply, newest)
+        return False
+
+    original = FaultRecovery.claims
+    patch.setattr(FaultRecovery, "claims", claims)
+
+
 MUTATIONS: list[tuple[Callable[[Patch], None], Bounds, set[str]]] = [
     (recoverable_is_the_newest_epoch, CRASHES, {"log_reaches_epochs"}),
     (truncation_is_off_by_one, CRASHES, {"log_reaches_epochs"}),
@@ -138,6 +153,8 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Bounds, set[str]]] = [
     (acknowledgements_pass_over_gaps, LINKS, {"quiescence"}),
     (queries_are_not_asked_again, Bounds({"A": (("ask",),)}, {"break": 1}, 1), {"quiescence"}),
     (an_adopter_may_begin_with_nothing, CORRUPTION, {"nothing_acknowledged_lost"}),
+    (gateway_keeps_a_worker_whose_contexts_have_ended, POISON, {"spared"}),
+    (an_error_is_heard_before_the_worker_is_given_up, POISON, {"spared"}),
     (adopter_begins_with_the_first_seq, ADOPTION, {"lost_only_without_a_way"}),
 ]
 

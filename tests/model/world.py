@@ -121,6 +121,11 @@ class World(Happenings, Programs, Gateway):
         assert self.worker is not None
         self.worker.stumbles = True
 
+    def _do_poison(self, _: None, bounds: Bounds) -> None:
+        """Let the device fail under the next call, whatever that is."""
+        assert self.worker is not None
+        self.worker.fails = True
+
     def _do_lapse(self, _: None, bounds: Bounds) -> None:
         assert self.worker is not None
         self.worker.may_act = False
