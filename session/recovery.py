@@ -33,6 +33,8 @@ class FaultRecovery:
         self.enabled = enabled
         #: The worker is given up; the next HELLO asks for a fresh one.
         self.wanted = False
+        #: What happened last, for the log.
+        self.reason = ""
         #: Fresh workers that this client has asked for and got.
         self.count = 0
         #: First and last call that may have caused each error, until an epoch holds them.
@@ -60,6 +62,7 @@ class FaultRecovery:
         if again or self._tries >= self.MOST:
             self.enabled = False  # it is reported, and CUDA reports it for good
             return False
+        self.reason = f"error {reply.result}, noticed at call {last}, has ended its contexts"
         self._suspects.append((first, last))
         self._tries += 1
         self.wanted = True

@@ -174,7 +174,7 @@ class Pump:
                 session.receive_replies(*replies, stream, frames[1:])
                 self._landed += len(first) + sum(map(len, frames[1:]))
                 if session.recovery.wanted:
-                    self.disconnect(transport, "an error has ended the contexts of its worker")
+                    self.disconnect(transport, session.recovery.reason)
                 return
             message = wire.parse_message(frames)
             if message.kind is Kind.PING:

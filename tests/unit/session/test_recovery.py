@@ -68,6 +68,7 @@ def test_an_error_that_ends_the_context_makes_the_client_want_a_fresh_worker():
     assert fail(session, 2)
     assert session.recovery.wanted
     assert hello(session)["wishes"] == Wish.FRESH
+    assert session.recovery.reason.startswith(f"error {STICKY}, noticed at call 2")
     assert session.take_deferred(0x600) == 0
 
 
