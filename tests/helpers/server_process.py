@@ -139,16 +139,20 @@ class ServerProcess:
     def kill(self, workers_too: bool = True) -> None:
         """SIGKILL the gateway and all workers; without them, those of sessions go on."""
         workers = self.workers()
-        staying = [] if workers_too else self.session_workers()
         if self.process is not None:
             kill(self.pid)
             self.process.wait(DEADLINE)
             self._close()
-        ending = [pid for pid in workers if pid not in staying]
-        if workers_too:
-            for pid in ending:
-                kill(pid)
-        wait_gone(ending)
+        for pid in workers if workers_too else ():
+            kill(pid)
+        # One that was being started may have its session only now.
+        assert_eventually(
+            lambda: not {p for p in workers if _runs(p)} - {*self._staying(workers_too)},
+            f"processes {workers} end",
+        )
+
+    def _staying(self, workers_too: bool) -> list[int]:
+        return [] if workers_too else self.session_workers()
 
     def leave(self, timeout: float = DEADLINE) -> int:
         """Have the gateway end without its workers, and return the exit code."""
