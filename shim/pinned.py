@@ -60,12 +60,17 @@ class PinnedTable:
         return made
 
     def register(self, address: int, size: int, flags: int, context: Context) -> None:
-        """Enter the program's own memory; HOST_MEMORY_ALREADY_REGISTERED if it overlaps any."""
-        already = CUresult.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+        """Enter the program's own memory.
+
+        HOST_MEMORY_ALREADY_REGISTERED if it overlaps registered memory, INVALID_VALUE if
+        it overlaps memory that was allocated here.
+        """
         with self._lock:
             place = bisect.bisect_left(self._addresses, address + size)
             before = self._by_address[self._addresses[place - 1]] if place else None
-            require(before is None or before.end <= address, already)
+            if before is not None and before.end > address:
+                require(before.memory is None)
+                raise CallFailure(CUresult.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
             self._add(PinnedRange(address, size, flags, context))
 
     def find(self, address: int) -> PinnedRange | None:

@@ -3,6 +3,9 @@
 All device memory comes from one arena on the server, whose addresses depend on the order of
 calls alone. So pools shape nothing there: they are kept here, and end with the process. Only
 the default one of each device has a handle that every process of a session knows.
+
+The figures are what CUDA would say, but for one thing: memory above the threshold is given up
+when it is freed, not at the next synchronisation.
 """
 
 from __future__ import annotations
@@ -18,8 +21,6 @@ from outlast.shim.failure import CallFailure, require
 from outlast.shim.handles import as_int
 from outlast.shim.objects import Device
 
-#: What an allocation of a pool takes is a multiple of this.
-GRAIN = 512  # bytes
 #: What a pool gets from its device at once.
 RESERVE = 32 << 20  # bytes
 
@@ -53,7 +54,7 @@ class MemPool:
     def take(self, size: int) -> None:
         """Count an allocation that is about to be made; OUT_OF_MEMORY beyond the maximum."""
         with self.lock:
-            used = self.used + _up(size, GRAIN)
+            used = self.used + size
             fits = not self.max_size or used <= self.max_size
             require(fits, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
             self.used = used
@@ -62,13 +63,13 @@ class MemPool:
         """Note that the allocation was made."""
         with self.lock:
             self.used_high = max(self.used_high, self.used)
-            self.reserved = max(self.reserved, _up(self.used, RESERVE))
+            self.reserved = max(self.reserved, _up(self.used))
             self.reserved_high = max(self.reserved_high, self.reserved)
 
     def give(self, size: int) -> None:
         """Count an allocation that was freed, or never made."""
         with self.lock:
-            self.used -= _up(size, GRAIN)
+            self.used -= size
             self._trim(self.threshold)
 
     def trim(self, keep: int) -> None:
@@ -77,7 +78,7 @@ class MemPool:
             self._trim(keep)
 
     def _trim(self, keep: int) -> None:
-        self.reserved = min(self.reserved, _up(max(self.used, keep), RESERVE))
+        self.reserved = min(self.reserved, _up(max(self.used, keep)))
 
     def attribute(self, name: int) -> int:
         """Return an attribute, else INVALID_VALUE."""
@@ -156,5 +157,5 @@ class PoolTable:
             self.set_current(self.default(pool.device))
 
 
-def _up(size: int, grain: int) -> int:
-    return -(-size // grain) * grain
+def _up(size: int) -> int:
+    return -(-size // RESERVE) * RESERVE

@@ -43,24 +43,32 @@ def cuMemAllocHost(bytesize: int) -> tuple[CUresult, int]:
 
 @api(outputs=1)
 def cuMemHostAlloc(bytesize: int, Flags: int) -> tuple[CUresult, int]:
-    """Allocate pinned host memory; asking for a mapping fails when its address is asked for."""
+    """Allocate pinned host memory, NULL for no bytes.
+
+    Who asks for a mapping gets an error when asking for its address.
+    """
     me = client()
     context = me.enter()
     size = as_int(bytesize)
-    require(size > 0 and not Flags & ~_ALLOC_FLAGS)
+    require(size >= 0 and not Flags & ~_ALLOC_FLAGS)
     require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
-    return SUCCESS, me.pinned.allocate(size, int(Flags), context).address
+    return SUCCESS, me.pinned.allocate(size, int(Flags), context).address if size else 0
 
 
 @api()
 def cuMemFreeHost(p: Any) -> tuple[CUresult]:
-    """Free pinned host memory that was allocated; copies that use it keep it until they end."""
+    """Free pinned host memory that was allocated; NULL is allowed.
+
+    Copies that use it keep it until they end.
+    """
     me = client()
     me.enter()
-    with me.lock:
-        found = me.pinned.at(as_int(p))
-        require(found is not None and found.memory is not None)
-        me.pinned.remove(as_int(p))
+    address = as_int(p)
+    if address:
+        with me.lock:
+            found = me.pinned.at(address)
+            require(found is not None and found.memory is not None)
+            me.pinned.remove(address)
     return OK
 
 
@@ -88,20 +96,21 @@ def cuMemHostUnregister(p: Any) -> tuple[CUresult]:
     address = address_of(p)
     require(address > 0)
     with me.lock:
-        found = me.pinned.at(address)
-        registered = found is not None and found.memory is None
-        require(registered, CUresult.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+        found = me.pinned.find(address)
+        require(found is not None, CUresult.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+        assert found is not None
+        require(found.address == address and found.memory is None)
         me.pinned.remove(address)
     return OK
 
 
 @api(outputs=1)
 def cuMemHostGetFlags(p: Any) -> tuple[CUresult, int]:
-    """Return the flags that pinned memory was allocated with."""
+    """Return the flags that pinned memory was allocated or registered with."""
     me = client()
     me.context()
-    found = me.pinned.find(as_int(p))
-    if found is None or found.memory is None:
+    found = me.pinned.find(address_of(p))
+    if found is None:
         raise CallFailure(CUresult.CUDA_ERROR_INVALID_VALUE)
     return SUCCESS, found.flags
 

@@ -1,7 +1,9 @@
 """Device memory that is allocated and freed in the order of a stream.
 
 An allocation waits for its address, as `cuMemAlloc` does: it may fail, and programs act on
-that. A free does not wait.
+that. A free does not wait. No bytes are allocated at NULL.
+
+What is still allocated goes with the stream's context; in CUDA it stays with the device.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def _allocate(
     me: Client, bytesize: int, pool: MemPool, stream: Stream
 ) -> tuple[CUresult, CUdeviceptr]:
     size, context = as_int(bytesize), stream.context
-    require(size > 0)
+    require(size >= 0)
+    if not size:
+        return SUCCESS, CUdeviceptr(0)
     require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     # A late error is reported before, never instead of, an allocation.
     check(me.link.take_deferred(context.handle))

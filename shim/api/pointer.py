@@ -74,8 +74,10 @@ def _attributes(me: Client, address: int) -> dict[int, Any] | None:
     if found is not None:
         values = _describe(found, address, CUmemorytype.CU_MEMORYTYPE_DEVICE)
         if found.pool is not None:
+            # CUDA names no context: such memory is its device's.
             pool = CUmemoryPool(found.pool.handle)
             values[_NAME.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE] = pool
+            values[_NAME.CU_POINTER_ATTRIBUTE_CONTEXT] = CUcontext(0)
         return values
     pinned = me.pinned.find(address)
     if pinned is not None:

@@ -122,4 +122,4 @@ def test_new_process_uses_and_frees_what_the_dead_one_allocated(
         assert program.alloc_in(stream, 64) == address
         pool = ok(cuda.cuDeviceGetDefaultMemPool(0))
         used = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
-        assert ok(cuda.cuMemPoolGetAttribute(pool, used)) == 512
+        assert ok(cuda.cuMemPoolGetAttribute(pool, used)) == 64
