@@ -42,7 +42,7 @@ _alembic = threading.Lock()
 
 
 def upgrade(engine: Engine, *, timeout: float) -> bool:
-    """Do what `outlast.migrations.revisions.upgrade` says for a journal that may not be at its head."""
+    """Do what `revisions.upgrade` says for a journal that may not be at its head."""
     head = head_revision()
     if current_revision(engine) == head:
         return False
@@ -57,7 +57,7 @@ def upgrade(engine: Engine, *, timeout: float) -> bool:
 
 
 def downgrade(engine: Engine, revision: str, *, timeout: float) -> None:
-    """Do what `outlast.migrations.revisions.downgrade` says."""
+    """Do what `revisions.downgrade` says."""
     with _exclusive(engine, timeout) as connection:
         _known_revision(connection)
         try:
@@ -72,7 +72,7 @@ def head_revision() -> str:
 
 
 def current_revision(engine: Engine) -> str | None:
-    """Do what `outlast.migrations.revisions.current_revision` says."""
+    """Do what `revisions.current_revision` says."""
     with engine.connect().execution_options(read_only=True) as connection:
         return _known_revision(connection)
 
