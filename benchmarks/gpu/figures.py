@@ -117,23 +117,26 @@ class Figures:
             ok(cuda.cuCtxSynchronize())
         ok(cuda.cuMemFree(memory))
 
-    def copies(self) -> None:
-        """Large copies from and to ordinary memory."""
+    def copies(self, note: str = "") -> None:
+        """Large copies from and to ordinary and page-locked memory."""
         cuda = self.cuda
         memory = ok(cuda.cuMemAlloc(BIG))
-        host = bytearray(os.urandom(MIB) * (BIG // MIB))
-        for name, copy in (
-            ("256 MiB to device, pageable", lambda: cuda.cuMemcpyHtoD(memory, host, BIG)),
-            ("256 MiB to host, pageable", lambda: cuda.cuMemcpyDtoH(host, memory, BIG)),
-        ):
-            seconds = []
-            for _ in range(4):
-                began = time.perf_counter()
-                ok(copy())
-                ok(cuda.cuCtxSynchronize())
-                seconds.append(time.perf_counter() - began)
-            self.tell(name, BIG / min(seconds) / 1e9, "GB/s")
+        pageable = bytearray(os.urandom(MIB) * (BIG // MIB))
+        pinned = ok(cuda.cuMemHostAlloc(BIG, 0))
+        for kind, host in (("pageable", pageable), ("pinned", pinned)):
+            self._copy(f"256 MiB to device, {kind}{note}", cuda.cuMemcpyHtoD, memory, host)
+            self._copy(f"256 MiB to host, {kind}{note}", cuda.cuMemcpyDtoH, host, memory)
+        ok(cuda.cuMemFreeHost(pinned))
         ok(cuda.cuMemFree(memory))
+
+    def _copy(self, name: str, copy: Callable[..., Any], target: Any, source: Any) -> None:
+        seconds = []
+        for _ in range(4):
+            began = time.perf_counter()
+            ok(copy(target, source, BIG))
+            ok(self.cuda.cuCtxSynchronize())
+            seconds.append(time.perf_counter() - began)
+        self.tell(name, BIG / min(seconds) / 1e9, "GB/s")
 
     def training(self) -> None:
         """The example's training, losses read every ten steps."""
@@ -153,8 +156,13 @@ def main() -> None:
     """Take the figures of one module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("module", choices=sorted(MODULES))
-    figures = Figures(parser.parse_args().module)
-    figures.run()
+    parser.add_argument("--copies", metavar="NOTE", help="only large copies, under this note")
+    options = parser.parse_args()
+    figures = Figures(options.module)
+    if options.copies:
+        figures.copies(f", {options.copies}")
+    else:
+        figures.run()
     if figures.name == "outlast":
         figures.cuda.close(end=True)
 
