@@ -17,6 +17,7 @@ from outlast.shim.adoption import adopt
 from outlast.shim.allocations import AllocationTable
 from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
+from outlast.shim.landings import Landings
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Context, Device, Event, Function, Module, Stream
 from outlast.shim.pinned import PinnedTable
@@ -47,6 +48,7 @@ class Client:
         self.allocations = AllocationTable()
         self.pinned = PinnedTable()
         self.pools = PoolTable(self.devices)
+        self.landings = Landings()
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
         self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
@@ -112,7 +114,13 @@ class Client:
     def waited(self, context: Context, result: int) -> None:
         """End a call that waited: its own error, else a late one of its context, once."""
         check(result)
+        self.report_late(context)
+
+    def report_late(self, context: Context) -> None:
+        """Fail the call with a late error of its context, once, if there is any."""
         check(self.link.take_deferred(context.handle))
+        if self.landings:
+            check(self.landings.take_error(context))
 
     def drop_objects(self, context: Context) -> None:
         """Forget everything that a context owns."""

@@ -48,6 +48,20 @@ def address_of(thing: Any) -> int:
         raise CallFailure(1) from error
 
 
+def extent(thing: Any, size: int) -> tuple[int, int]:
+    """Return where the first ``size`` bytes of host memory begin and end.
+
+    An object that does not tell may be anywhere; constant bytes are nowhere anybody writes.
+    """
+    if isinstance(thing, bytes):
+        return 0, 0
+    try:
+        start = address_of(thing)
+    except CallFailure:
+        return 0, 1 << 64
+    return start, start + size
+
+
 def _buffer(thing: Any) -> memoryview | None:
     if isinstance(thing, int):
         return None

@@ -23,6 +23,7 @@ from outlast.session.ids import HandleAllocator
 from outlast.session.pending import Pending
 from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
 from outlast.shim.caretaker import Caretaker
+from outlast.shim.late_read import LateRead
 from outlast.shim.linkage import Reply
 from outlast.shim.settings import LinkSettings
 from outlast.shim.slabs import Slabs
@@ -223,28 +224,57 @@ class SessionLink:
 
     def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
         """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
-        view = out.cast("B") if out.nbytes else out
-        if size > MAX_FRAME:
-            keep_freed_memory()
         with self._mutex:
-            self._admit()
-            bind = self._bind()
-            pieces = []
-            # All pieces at consecutive places in the order: nothing comes in between.
-            for offset in range(0, size, MAX_FRAME):
-                length = min(MAX_FRAME, size - offset)
-                record = wire.pack_record(Op.COPY_DTOH, address + offset, stream, length, flags)
-                seq = self._session.append(record, bind)
-                target = view[offset : offset + length]
-                pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
-            self._session.seal()
+            pieces: list[Pending] = []
             try:
+                self._issue_read(pieces, address, size, stream, flags, out)
                 results = [self._wait(piece).result for piece in pieces]
             finally:
                 # Whoever gives up (Ctrl-C) takes the memory away: nothing may land there later.
                 for piece in pieces:
                     piece.out = None
         return next((result for result in results if result), 0)
+
+    def read_later(
+        self, address: int, size: int, stream: int, flags: int, out: memoryview
+    ) -> LateRead:
+        """Copy device bytes into ``out``, ahead of every answer that tells that it is done."""
+        with self._mutex:
+            pieces: list[Pending] = []
+            try:
+                self._issue_read(pieces, address, size, stream, flags, out)
+                if self._session.has_unsent:
+                    self._pump.push()
+            except BaseException:
+                for piece in pieces:
+                    piece.out = None
+                raise
+        self._caretaker.rouse()
+        return LateRead(pieces, self._wait_for)
+
+    def _issue_read(
+        self,
+        pieces: list[Pending],
+        address: int,
+        size: int,
+        stream: int,
+        flags: int,
+        out: memoryview,
+    ) -> None:
+        """Append a copy to the host, under the mutex; what is to be waited for is in ``pieces``."""
+        view = out.cast("B") if out.nbytes else out
+        if size > MAX_FRAME:
+            keep_freed_memory()
+        self._admit()
+        bind = self._bind()
+        # All pieces at consecutive places in the order: nothing comes in between.
+        for offset in range(0, size, MAX_FRAME):
+            length = min(MAX_FRAME, size - offset)
+            record = wire.pack_record(Op.COPY_DTOH, address + offset, stream, length, flags)
+            seq = self._session.append(record, bind)
+            target = view[offset : offset + length]
+            pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
+        self._session.seal()
 
     def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
         """Take the bytes of ``data`` and copy them to the device. Returns CUresult."""
@@ -302,6 +332,10 @@ class SessionLink:
             "recoveries": self._session.recovery.count,
             "stalls_s": [round(stall, 3) for stall in self._caretaker.stalls],
         }
+
+    def _wait_for(self, pending: Pending) -> None:
+        with self._mutex:
+            self._wait(pending)
 
     # -- under the mutex ------------------------------------------------------------------------
 

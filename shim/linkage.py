@@ -24,6 +24,24 @@ class Reply:
     data: bytes | memoryview = b""
 
 
+class Landing(Protocol):
+    """A copy to the host that nobody waits for yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its bytes are there, or never will be."""
+        ...
+
+    @property
+    def result(self) -> int:
+        """Its ``CUresult`` value, once it is done."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until it is done."""
+        ...
+
+
 class Link(Protocol):
     """One client process's way to its session.
 
@@ -56,6 +74,12 @@ class Link(Protocol):
 
     def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
         """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
+        ...
+
+    def read_later(
+        self, address: int, size: int, stream: int, flags: int, out: memoryview
+    ) -> Landing:
+        """Copy device bytes into ``out``, ahead of every answer that tells that it is done."""
         ...
 
     def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:

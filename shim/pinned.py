@@ -86,6 +86,11 @@ class PinnedTable:
         """Return the range that begins at ``address``."""
         return self._by_address.get(address)
 
+    def holds(self, start: int, end: int) -> bool:
+        """Return whether one range contains all of another."""
+        found = self.find(start)
+        return found is not None and end <= found.end
+
     def view(self, address: int, size: int) -> memoryview | None:
         """Return bytes of memory that was allocated here; None if the address is no such.
 

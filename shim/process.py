@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -61,6 +62,12 @@ class Process:
             log.error(text, extra={"action": "call_failed", "error": type(error).__name__})
         return error.cu_result or OutlastError.cu_result
 
+    def before_fork(self) -> None:
+        """Let copies to pinned memory arrive: they would miss in the child's copy of it."""
+        if self.client is not None and self.client.landings:
+            with contextlib.suppress(OutlastError):
+                self.client.landings.wait()
+
     def after_fork(self) -> None:
         """Cut a forked child off: the session and its sockets stay the parent's."""
         self._lock = threading.Lock()
@@ -82,4 +89,4 @@ def describe(error: OutlastError) -> str:
 process = Process()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=process.after_fork)
+    os.register_at_fork(before=process.before_fork, after_in_child=process.after_fork)

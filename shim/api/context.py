@@ -46,6 +46,8 @@ def cuCtxDestroy(ctx: Any) -> tuple[CUresult]:
     """Destroy a context and all it owns; if it is current here, pop it."""
     me = client()
     check(me.link.sticky())
+    if me.landings:
+        me.landings.wait_for_context(me.named_context(ctx))
     with me.lock:
         context = me.named_context(ctx)
         require(not context.primary, CUresult.CUDA_ERROR_INVALID_CONTEXT)

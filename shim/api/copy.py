@@ -2,9 +2,11 @@
 
 Host-to-device bytes are taken at the call, also from pinned memory, which CUDA reads only
 when the stream gets there. That shows no difference as long as nothing that was issued before
-can still write there; and nothing can: copies to the host wait for their bytes in the call,
-the asynchronous ones into pinned memory too (CUDA promises it for ordinary memory alone), and
-no device can reach the program's memory.
+can still write there: no device can reach the program's memory, and copies to the host whose
+bytes are still on their way to that place are waited for first.
+
+An asynchronous copy to pinned memory is not waited for. One to other memory is, as CUDA
+promises it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from outlast.session.schema import Op
 from outlast.shim.call import OK, api, client
 from outlast.shim.failure import check, require
 from outlast.shim.handles import as_int
-from outlast.shim.host_memory import readable, writable
+from outlast.shim.host_memory import extent, readable, writable
 
 _ASYNC, _SYNC = 0, 1
 
@@ -71,8 +73,12 @@ def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tu
     if size:
         address = as_int(target)
         me.allocations.check_range(address, size)
+        if me.landings:
+            me.landings.wait_for_range(*extent(source, size))
         data = readable(me, source, size)
         check(me.link.write_from(address, stream.handle, flags, data))
+        if flags == _SYNC and me.landings:
+            me.landings.wait_as_legacy(stream.context)
     return OK
 
 
@@ -85,6 +91,10 @@ def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> 
         address = as_int(source)
         me.allocations.check_range(address, size)
         out = writable(me, target, size)
+        if flags == _ASYNC and len(me.pinned) and me.pinned.holds(*extent(target, size)):
+            landing = me.link.read_later(address, size, stream.handle, flags, out)
+            me.landings.add(landing, extent(target, size)[0], size, stream)
+            return OK
         result = me.link.read_into(address, size, stream.handle, flags, out)
         me.waited(stream.context, result)
     return OK

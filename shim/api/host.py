@@ -21,6 +21,7 @@ from outlast.cuda_types import (
 )
 from outlast.shim.api.memory import MAX_SIZE
 from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, require
 from outlast.shim.handles import CUdeviceptr, as_int
 from outlast.shim.host_memory import address_of
@@ -57,14 +58,12 @@ def cuMemHostAlloc(bytesize: int, Flags: int) -> tuple[CUresult, int]:
 
 @api()
 def cuMemFreeHost(p: Any) -> tuple[CUresult]:
-    """Free pinned host memory that was allocated; NULL is allowed.
-
-    Copies that use it keep it until they end.
-    """
+    """Free pinned host memory that was allocated, once copies to it are there; NULL is allowed."""
     me = client()
     me.enter()
     address = as_int(p)
     if address:
+        _wait_for_copies(me, address)
         with me.lock:
             found = me.pinned.at(address)
             require(found is not None and found.memory is not None)
@@ -90,11 +89,12 @@ def cuMemHostRegister(p: Any, bytesize: int, Flags: int) -> tuple[CUresult]:
 
 @api()
 def cuMemHostUnregister(p: Any) -> tuple[CUresult]:
-    """Take registered memory as the program's own again."""
+    """Take registered memory as the program's own again, once copies to it are there."""
     me = client()
     me.enter()
     address = address_of(p)
     require(address > 0)
+    _wait_for_copies(me, address)
     with me.lock:
         found = me.pinned.find(address)
         require(found is not None, CUresult.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
@@ -122,3 +122,9 @@ def cuMemHostGetDevicePointer(p: Any, Flags: int) -> tuple[CUresult, CUdeviceptr
     me.context()
     require(Flags == 0 and me.pinned.find(address_of(p)))
     raise CallFailure(CUresult.CUDA_ERROR_NOT_SUPPORTED)
+
+
+def _wait_for_copies(me: Client, address: int) -> None:
+    found = me.pinned.at(address)
+    if found is not None and me.landings:
+        me.landings.wait_for_range(found.address, found.end)

@@ -26,7 +26,7 @@ def cuMemAlloc(bytesize: int) -> tuple[CUresult, CUdeviceptr]:
     require(size > 0)
     require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     # A late error is reported before, never instead of, an allocation.
-    check(me.link.take_deferred(context.handle))
+    me.report_late(context)
     reply = me.link.call(Op.MEM_ALLOC, size)
     check(reply.result)
     with me.lock:
@@ -43,9 +43,12 @@ def cuMemFree(dptr: Any) -> tuple[CUresult]:
     address = as_int(dptr)
     if address:
         with me.lock:
-            allocation_at(me, address)
+            allocation = allocation_at(me, address)
             me.link.send(Op.MEM_FREE, address)
             me.allocations.remove(address)
+        # CUDA waits here, and programs may rely on it; not for memory of a stream's order.
+        if me.landings and allocation.pool is None:
+            me.landings.wait_for_context(allocation.context)
     return OK
 
 

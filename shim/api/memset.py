@@ -62,4 +62,6 @@ def _fill(
         with me.lock:
             me.allocations.check_range(address, count * width)
             me.link.send(Op.MEMSET, address, stream.handle, count, value, width, flags)
+        if flags == _SYNC and me.landings:
+            me.landings.wait_as_legacy(stream.context)
     return OK

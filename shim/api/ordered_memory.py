@@ -65,7 +65,7 @@ def _allocate(
         return SUCCESS, CUdeviceptr(0)
     require(size < MAX_SIZE, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     # A late error is reported before, never instead of, an allocation.
-    check(me.link.take_deferred(context.handle))
+    me.report_late(context)
     pool.take(size)
     try:
         reply = me.link.call(Op.MEM_ALLOC_ASYNC, size, stream.handle)

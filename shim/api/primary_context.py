@@ -30,6 +30,8 @@ def cuDevicePrimaryCtxRelease(dev: Any) -> tuple[CUresult]:
     me = client()
     context = me.primary(dev)
     check(me.link.sticky())
+    if context.retains == 1 and me.landings:
+        me.landings.wait_for_context(context)
     with me.lock:
         require(context.retains, CUresult.CUDA_ERROR_INVALID_CONTEXT)
         me.link.send(Op.PRIMARY_RELEASE, context.device.ordinal)
@@ -46,6 +48,8 @@ def cuDevicePrimaryCtxReset(dev: Any) -> tuple[CUresult]:
     me = client()
     context = me.primary(dev)
     check(me.link.sticky())
+    if me.landings:
+        me.landings.wait_for_context(context)
     with me.lock:
         me.link.send(Op.PRIMARY_RESET, context.device.ordinal)
         me.drop_objects(context)

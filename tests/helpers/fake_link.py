@@ -59,6 +59,22 @@ def image(
     return json.dumps({"functions": rows, "globals": variables or {}}).encode()
 
 
+class FakeLanding:
+    """A copy to the host whose bytes come when somebody waits, or when the link says so."""
+
+    def __init__(self, reply: Reply, out: memoryview) -> None:
+        self.done = False
+        self.result = 0
+        self._reply, self._out = reply, out
+
+    def wait(self) -> None:
+        if not self.done:
+            self.result = self._reply.result
+            if not self.result:
+                self._out[:] = self._reply.data
+            self.done = True
+
+
 class FakeLink:
     """A `Link` with everything in this process."""
 
@@ -78,6 +94,8 @@ class FakeLink:
         self.kernels: dict[str, Callable[[FakeLink, bytes], None]] = {}
         self.memory: dict[int, bytearray] = {}
         self.closed = False
+        #: Copies that nobody waited for; what is done is there before any answer of a query.
+        self.landings: list[FakeLanding] = []
         self._functions: dict[int, str] = {}
         self._events: dict[int, int] = {}
         self._handles = HandleAllocator()
@@ -120,6 +138,8 @@ class FakeLink:
     def query(self, op: Op, *args: int) -> Reply:
         assert OPS[op].cls is OpClass.QUERY, f"{op.name} is no query"
         with self._lock:
+            for landing in self.landings:
+                landing.wait()
             return self._run(pack_record(op, 1, *args))
 
     def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
@@ -127,6 +147,14 @@ class FakeLink:
         reply = self.call(Op.COPY_DTOH, address, stream, size, flags)
         out[:] = bytes(reply.data) or bytes(size)
         return reply.result
+
+    def read_later(
+        self, address: int, size: int, stream: int, flags: int, out: memoryview
+    ) -> FakeLanding:
+        assert out.nbytes == size
+        reply = self.call(Op.COPY_DTOH, address, stream, size, flags)
+        self.landings.append(FakeLanding(reply, out))
+        return self.landings[-1]
 
     def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
         self.send(Op.COPY_HTOD, address, stream, flags, data=bytes(data))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 DEADLINE = 30.0  # seconds
@@ -166,6 +166,19 @@ class ServerProcess:
         """SIGKILL the workers that have a session."""
         for pid in self.session_workers():
             kill(pid)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the workers of sessions for the length of a block: they do and answer nothing."""
+        workers = self.session_workers()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def log_text(self) -> str:
         """Return everything the server has logged so far."""

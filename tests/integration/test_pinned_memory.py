@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 
 from helpers.program import Program, ok
+from helpers.server_process import ServerProcess
 
 from outlast.shim import driver as cuda
 
@@ -36,6 +38,62 @@ def test_copy_from_pinned_memory_reads_what_a_copy_before_it_wrote(program: Prog
     ok(cuda.cuMemcpyHtoDAsync(second, pinned, SIZE, stream))
     ok(cuda.cuStreamSynchronize(stream))
     assert program.read(second, SIZE) == data
+    ok(cuda.cuMemFreeHost(pinned))
+
+
+def test_copy_to_pinned_memory_returns_before_the_server_does_it(
+    server: ServerProcess, program: Program
+) -> None:
+    pinned, memory, stream = ok(cuda.cuMemAllocHost(SIZE)), program.alloc(SIZE), program.stream(1)
+    data = os.urandom(SIZE)
+    program.write(memory, data)
+    program.sync()
+    with server.paused():
+        ok(cuda.cuMemcpyDtoHAsync(pinned, memory, SIZE, stream))
+        ok(cuda.cuMemsetD8Async(memory, 0, SIZE, stream))
+        assert ctypes.string_at(pinned, SIZE) == bytes(SIZE)
+    ok(cuda.cuStreamSynchronize(stream))
+    assert ctypes.string_at(pinned, SIZE) == data
+    ok(cuda.cuMemFreeHost(pinned))
+
+
+def test_whoever_sees_a_later_event_passed_finds_the_bytes_of_the_copy_before_it(
+    program: Program,
+) -> None:
+    """Two streams, two threads, many frames: no answer overtakes data."""
+    pinned, memory = ok(cuda.cuMemAllocHost(SIZE)), program.alloc(SIZE)
+    first, second = program.stream(1), program.stream(1)
+    copied, later = program.event(2), program.event(2)
+    seen: list[bool] = []
+
+    def look(value: int) -> None:
+        program.use_primary()
+        while int(cuda.cuEventQuery(later)[0]):
+            pass
+        seen.append(ctypes.string_at(pinned, SIZE) == bytes([value]) * SIZE)
+
+    for value in range(1, 9):
+        ok(cuda.cuMemsetD8Async(memory, value, SIZE, first))
+        ok(cuda.cuMemcpyDtoHAsync(pinned, memory, SIZE, first))
+        program.record(copied, first)
+        ok(cuda.cuStreamWaitEvent(second, copied, 0))
+        program.record(later, second)
+        thread = threading.Thread(target=look, args=(value,))
+        thread.start()
+        thread.join()
+    assert seen == [True] * 8
+    ok(cuda.cuMemFreeHost(pinned))
+
+
+def test_a_forked_child_has_the_bytes_of_copies_that_were_on_their_way(program: Program) -> None:
+    pinned, memory = ok(cuda.cuMemAllocHost(SIZE)), program.alloc(SIZE)
+    data = os.urandom(SIZE)
+    program.write(memory, data)
+    ok(cuda.cuMemcpyDtoHAsync(pinned, memory, SIZE, program.stream(1)))
+    child = os.fork()
+    if not child:
+        os._exit(int(ctypes.string_at(pinned, SIZE) != data))
+    assert os.waitpid(child, 0)[1] == 0
     ok(cuda.cuMemFreeHost(pinned))
 
 

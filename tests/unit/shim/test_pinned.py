@@ -132,6 +132,7 @@ def test_copies_go_to_and_from_pinned_memory(link, memory, pinned):
     assert driver.cuMemcpyHtoDAsync(memory, pinned + 8, 56, 0) == (0,)
     ctypes.memset(pinned, 0, 64)
     assert driver.cuMemcpyDtoHAsync(pinned + 16, memory, 48, 0) == (0,)
+    assert driver.cuStreamSynchronize(0) == (0,)
     assert at(pinned).raw == bytes(16) + PATTERN[8:56]
 
 
