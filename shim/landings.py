@@ -16,7 +16,6 @@ from outlast.cuda_types import CUstream_flags
 from outlast.shim.linkage import Landing
 from outlast.shim.objects import Context, Stream
 
-
 #: Copies kept before those that ended are looked for.
 FEW = 64
 

@@ -22,7 +22,7 @@ code=0
 # What sessions promise, promised on the GPU too.
 TESTED_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider --confcutdir=tests/resilience \
     tests/resilience/test_stable_addresses.py tests/resilience/test_sticky_errors.py \
-    tests/resilience/test_ordered_memory.py || code=$?
+    tests/resilience/test_ordered_memory.py tests/resilience/test_landings.py || code=$?
 TESTED_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider --confcutdir=tests/integration \
     tests/integration/test_ordered_memory.py tests/integration/test_pinned_memory.py || code=$?
 "$python" benchmarks/gpu/bench_gpu.py || code=1
