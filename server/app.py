@@ -1,4 +1,4 @@
-"""``outlast serve``: signals first, then the lock on the state folder, then the gateway."""
+"""``outlast serve``: the lock on the state folder, a first worker, signals, then the gateway."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import secrets
 import signal
 from pathlib import Path
 
-from outlast.checkpoint_providers import CheckpointProvider, open_provider
 from outlast.config import ServeConfig
 from outlast.errors import CheckpointError, ConfigError, ProviderNotFound
 from outlast.server.drivers import registry
-from outlast.server.gateway import Gateway
 from outlast.server.locks import LifetimeLock
+from outlast.server.workers import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -37,45 +36,47 @@ def serve(config: ServeConfig) -> int:
         A setting cannot be used, no checkpoint can be stored, or another server uses the
         state folder.
     """
-    signal_fd = _signal_descriptor()
-    provider = _check_plugins(config)
     lock = _state_lock(config.state_dir)
     device = registry.require(config.device, config.state_dir / "gpu_found")
-    device = registry.several(device, config.emulated_devices)
-    config = dataclasses.replace(config, device=device)
+    config = dataclasses.replace(config, device=registry.several(device, config.emulated_devices))
     # A server that has just been killed gives the lock back within moments.
     if not lock.acquire():
         raise ConfigError(
             f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
             "stop it, or name another folder with --state"
         )
-    provider.check()
+    pool = WorkerPool(config.device)
     try:
-        return Gateway(config, _server_id(config.state_dir), signal_fd).run()
+        # It gets its device ready while this process still loads what it needs itself.
+        pool.warm()
+        from outlast.server.gateway import Gateway
+
+        signal_fd = _signal_descriptor()
+        _check_provider(config)
+        return Gateway(config, _server_id(config.state_dir), signal_fd, pool).run()
     finally:
+        pool.close()
         # The outcome stands. While Python ends it gives handled signals their deadly default
         # back, and another SIGTERM would take the exit code's place.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _check_plugins(config: ServeConfig) -> CheckpointProvider:
+def _check_provider(config: ServeConfig) -> None:
     """Refuse a provider that no worker could use, before any client comes.
-
-    Returns
-    -------
-    CheckpointProvider
-        What the workers will store epochs with.
 
     Raises
     ------
     ConfigError
         There is no such provider, or it cannot be used.
     """
+    from outlast.checkpoint_providers import open_provider
+
     try:
-        return open_provider(config.provider, config.state_dir)
+        provider = open_provider(config.provider, config.state_dir)
     except (ProviderNotFound, CheckpointError) as error:
         raise ConfigError(f"provider {config.provider!r} cannot be used: {error}") from error
+    provider.check()
 
 
 def _state_lock(folder: Path) -> LifetimeLock:

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: Workers start no call this long before the lease may end (less with a short lease).
 LEASE_MARGIN = 2.0  # seconds
+#: Workers that try to go on with what the keeper has: in a new process it may succeed.
+KEPT_TRIES = 2
 
 
 class Attachments:
@@ -313,19 +315,20 @@ class Attachments:
         server_id, seq = self._gateway.server_id, int(held["seq"])
         # Sealed by the last worker there was, and as far as the client's log reaches back.
         if held["sealed"] and held["token"] == entry.row.token and seq + 1 >= head:
-            entry.row = yield self._db(
-                lambda store: store.claim(entry.session_id, server_id, seq=seq)
-            )
             older = [epoch.seq for epoch in epochs[1::-1]]
-            try:
-                yield from self._start_from(entry, {"seq": seq, "kept": True}, older)
-                return True
-            except OutlastError as error:
-                log.error(
-                    "what the keeper has cannot be used: %s",
-                    error,
-                    extra={"action": "kept_unusable", "session": entry.session_id},
+            for _ in range(KEPT_TRIES):
+                entry.row = yield self._db(
+                    lambda store: store.claim(entry.session_id, server_id, seq=seq)
                 )
+                try:
+                    yield from self._start_from(entry, {"seq": seq, "kept": True}, older)
+                    return True
+                except OutlastError as error:
+                    log.error(
+                        "what the keeper has cannot be used: %s",
+                        error,
+                        extra={"action": "kept_unusable", "session": entry.session_id},
+                    )
         # It would only take the room that the stored epoch needs.
         kept.forget(entry.session_id, entry.token)
         return False

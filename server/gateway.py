@@ -27,6 +27,7 @@ from outlast.server.orphans import Orphans
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
 from outlast.server.succession import Succession
+from outlast.server.workers import WorkerPool
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
 from outlast.session.store import Store
@@ -50,9 +51,13 @@ class Gateway:
         Stable id of this state folder's server.
     signal_fd : int
         Readable when a signal has arrived (`signal.set_wakeup_fd`).
+    pool : WorkerPool
+        Where workers come from; the gateway closes it.
     """
 
-    def __init__(self, config: ServeConfig, server_id: str, signal_fd: int) -> None:
+    def __init__(
+        self, config: ServeConfig, server_id: str, signal_fd: int, pool: WorkerPool
+    ) -> None:
         self.config = config
         self.server_id = server_id
         self._signal_fd = signal_fd
@@ -79,7 +84,7 @@ class Gateway:
         #: Whether clients are answered yet.
         self.serving = False
         self._socket: zmq.Socket[bytes] | None = None
-        self.sessions = SessionTable(self)
+        self.sessions = SessionTable(self, pool)
         self.attachments = Attachments(self)
         self.relay = Relay(self, self._context)
         self.kept = KeptMemory(config.state_dir)
@@ -137,7 +142,6 @@ class Gateway:
     def run(self) -> int:
         """Serve until a signal; return the exit code."""
         self._bind()
-        self.sessions.pool.warm()  # it starts beside us
         self.database.submit(self._register, self._registered, patience=float("inf"))
         while self._exit_code is None:
             self._step()

@@ -13,6 +13,10 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
+#: Environment of such processes: memory that each thread takes on its own comes to lie wherever
+#: it is that thread's turn.
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK = 0xFFFFFFFF
 

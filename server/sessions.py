@@ -76,9 +76,9 @@ class SessionEntry:
 class SessionTable:
     """Live sessions by id, and what their workers report."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, pool: WorkerPool) -> None:
         self._gateway = gateway
-        self.pool = WorkerPool(gateway.config.device)
+        self.pool = pool
         self.departures = Departures(gateway)
         self._entries: dict[str, SessionEntry] = {}
 

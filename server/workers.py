@@ -17,7 +17,7 @@ from outlast.errors import OutlastError, RestoreFailed, by_code
 from outlast.server.channel import Channel, Json, channel_pair
 from outlast.server.departures import Process, reap
 from outlast.server.flow import Resume, Step
-from outlast.server.layout import fixed_layout
+from outlast.server.layout import ENVIRONMENT, fixed_layout
 from outlast.session.schema import Op
 
 log = logging.getLogger(__name__)
@@ -214,9 +214,15 @@ def _spawn(channel: int, device: str) -> tuple[mmap.mmap, subprocess.Popen[bytes
         command = [sys.executable, "-m", "outlast.server.worker"]
         command += ["--channel", str(channel), "--issued", str(fd), "--device", device]
         # CUDA's own addresses come back only where memory is laid out as before.
-        layout = fixed_layout() if device == "cuda" else nullcontext()
+        fixed = device == "cuda"
+        layout = fixed_layout() if fixed else nullcontext()
         with _group_signals_held(), layout:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel, fd))
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(channel, fd),
+                env={**os.environ, **ENVIRONMENT} if fixed else None,
+            )
     return page, process
 
 

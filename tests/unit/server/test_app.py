@@ -8,7 +8,7 @@ import pytest
 
 from outlast.config import ServeConfig
 from outlast.errors import ConfigError
-from outlast.server.app import _check_plugins, _server_id, _state_lock
+from outlast.server.app import _check_provider, _server_id, _state_lock
 
 
 def test_a_server_is_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_an_id_that_was_half_written_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_provider_that_no_worker_could_use_is_refused_before_a_client_comes() -> None:
     with pytest.raises(ConfigError, match="known: directory, memory"):
-        _check_plugins(ServeConfig.resolve({"provider": "carrier-pigeon"}))
+        _check_provider(ServeConfig.resolve({"provider": "carrier-pigeon"}))
 
 
 def test_a_state_folder_that_cannot_be_made_is_named_with_the_reason() -> None:

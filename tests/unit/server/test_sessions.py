@@ -14,6 +14,7 @@ from outlast.errors import JournalUnavailable, OutlastError
 from outlast.migrations import upgrade
 from outlast.server.drain import Drain
 from outlast.server.sessions import SessionEntry, SessionTable
+from outlast.server.workers import WorkerPool
 from outlast.session.store import Store
 
 HANDLE = {"what": "handle", "kind": "stream", "id": 4096, "recipe": {}, "seq": 1}
@@ -74,7 +75,7 @@ class InlineGateway:
         self.before: Callable[[], None] = lambda: None
         self.database = self
         self.relay = SimpleNamespace(worker_gone=lambda endpoints: None)
-        self.sessions = SessionTable(self)  # type: ignore[arg-type]
+        self.sessions = SessionTable(self, WorkerPool("emulated"))  # type: ignore[arg-type]
 
     @property
     def draining(self) -> bool:
