@@ -14,13 +14,14 @@ import signal
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from observer import TRAIN, ObservedTraining, Run
-from processes import SERVE, DemoError, ServerProcess
+from processes import SERVE, DemoError, ServerProcess, kill_marked
 from verdict import Restart, Verdict, judge
 
 DEFAULT_STEPS = 1500
@@ -44,6 +45,8 @@ class Demo:
     device: str = "auto"
     serve: Sequence[str] = SERVE
     train: Sequence[str] = TRAIN
+    #: Carried by the trainings, also by one whose start was interrupted.
+    _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     _closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _began: float = field(default_factory=time.monotonic)
 
@@ -63,6 +66,7 @@ class Demo:
                 self.folder / "state", self.folder / "server.log", self.device, self.serve
             )
             self._closing.callback(server.close)
+            self._closing.callback(kill_marked, self._mark)
             self._start(server)
             undisturbed = self._undisturbed(server)
             disturbed, restarts = self._disturbed(server)
@@ -131,7 +135,7 @@ class Demo:
     def _train(self, server: ServerProcess, session: str) -> ObservedTraining:
         options = ["--steps", str(self.steps), "--seed", str(self.seed)]
         log = self.folder / f"{session}.log"
-        training = ObservedTraining(server.endpoint, session, options, log, self.train)
+        training = ObservedTraining(server.endpoint, session, options, log, self.train, self._mark)
         self._closing.callback(training.close)
         return training
 

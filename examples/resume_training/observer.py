@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import KILL_DEADLINE, DemoError
+from processes import KILL_DEADLINE, MARK, DemoError
 
 TRAIN = (sys.executable, str(Path(__file__).resolve().parent / "train.py"))
 
@@ -58,6 +58,8 @@ class ObservedTraining:
         File that gets what it says on stderr.
     command
         What to run in place of train.py.
+    mark
+        What the process carries, for `processes.kill_marked`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ObservedTraining:
         options: Sequence[str],
         log: Path,
         command: Sequence[str] = TRAIN,
+        mark: str = "",
     ) -> None:
         self._session = session
         self._changed = threading.Condition()
@@ -82,6 +85,7 @@ class ObservedTraining:
                 text=True,
                 env={
                     **os.environ,
+                    MARK: mark,
                     "LUPINE_SERVER": server,
                     "LUPINE_SESSION": session,
                     # The resume token is worth nothing once this server's folder is gone.

@@ -161,6 +161,8 @@ class ServerProcess:
         """End whatever is left of the server, the hard way."""
         if self._process is not None:
             self.kill()
+        else:
+            kill_marked(self._mark)  # what an interrupted start may have left
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:

@@ -323,6 +323,30 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path) -> None:
     assert left == []
 
 
+@pytest.mark.parametrize("number", [1, 2], ids=["server", "training"])
+def test_ctrl_c_in_the_start_of_a_process_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        process = start(*arguments, **options)
+        started.append(process)
+        if len(started) == number:
+            raise KeyboardInterrupt
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demonstrate(tmp_path)
+    last = started[-1]
+    assert len(started) == number
+    assert last.wait(DEADLINE) == -signal.SIGKILL
+    assert last.stdout is not None
+    last.stdout.close()
+
+
 def owned(mark: str) -> list[int]:
     """Return the processes with ``OWNER=mark`` in their environment."""
     text = subprocess.run(
