@@ -79,7 +79,12 @@ class Drain:
         if session_id not in self._waiting:
             return
         self._waiting.discard(session_id)
-        if outcome["saved"]:
+        if outcome["kept"]:
+            log.info(
+                "session handed over",
+                extra={"action": "handed_over", "session": session_id, "seq": outcome["applied"]},
+            )
+        elif outcome["saved"]:
             log.info(
                 "session saved",
                 extra={"action": "saved", "session": session_id, "epoch": outcome["epoch"]},

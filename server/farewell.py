@@ -81,8 +81,10 @@ class Farewell:
             except (KeeperError, CheckpointError) as error:
                 log.warning("not handed over: %s", error, extra={"action": "not_handed_over"})
             else:
-                self._tell(True, "its memory is with the keeper")
-                return
+                if self._client or self._host.applied == self._epochs.last_seq:
+                    self._tell(True, "its memory is with the keeper", kept=True)
+                    return
+                # If the keeper lost it, there would be no log to replay: it is stored as well.
         self._order = {**order, "hand_over": False}
         self.step()
 
@@ -100,11 +102,12 @@ class Farewell:
     def _saved(self, error: OutlastError | None) -> None:
         self._tell(error is None, str(error or ""))
 
-    def _tell(self, saved: bool, reason: str) -> None:
+    def _tell(self, saved: bool, reason: str, kept: bool = False) -> None:
         self._channel.send(
             {
                 "kind": "drained",
                 "saved": saved,
+                "kept": kept,
                 "reason": reason,
                 "epoch": self._epochs.last_seq,
                 "applied": self._host.applied,

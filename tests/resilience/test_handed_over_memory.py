@@ -146,6 +146,24 @@ def test_a_session_that_was_handed_over_is_adopted_by_a_new_program(
         assert second.read(address, SIZE) == b"1" * SIZE
 
 
+def test_a_session_whose_program_is_gone_is_stored_as_well(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """Nobody has a log of what was done since the last epoch, if the keeper loses it."""
+    with running(server.endpoint, "train", tmp_path / "client") as first:
+        address = first.alloc(SIZE)
+        first.write(address, b"1" * SIZE)
+        first.checkpoint(server.state)
+        first.write(address, b"2" * SIZE)
+    assert hand_over(server) == 0
+    assert held(server.state)
+    for pid in keeper_pids(server.state):
+        kill(pid)
+    server.start()
+    with running(server.endpoint, "train", tmp_path / "client") as second:
+        assert second.read(address, SIZE) == b"2" * SIZE
+
+
 def test_kept_memory_is_given_back_when_nobody_comes(tmp_path: Path) -> None:
     options = ["--checkpoint-interval", "0", "--keep-for", "0.5"]
     with (
