@@ -7,6 +7,7 @@ worker is told, the worker has acknowledged the fence before the client hears of
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from outlast.session import wire
 from outlast.session.client import DEFAULT_WINDOW
 from outlast.session.ids import check_session_id, digest, is_anonymous, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
-from outlast.session.rows import EpochRow
+from outlast.session.rows import EpochRow, SessionState
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind, Wish
 from outlast.session.wire import Message
 from outlast.values import is_loopback
@@ -95,6 +96,16 @@ class Attachments:
 
     def end_orphan(self, session_id: str) -> None:
         """End a session that has no worker and for which nobody has come."""
+        self._take_up(session_id, self._end_orphan, "an abandoned session stays")
+
+    def clear(self, session_id: str) -> None:
+        """Remove what is stored of a session that has ended and has no worker."""
+        self._take_up(session_id, self._clear, "checkpoints of an ended session stay")
+
+    def _take_up(
+        self, session_id: str, begin: Callable[[SessionEntry], Flow], failure: str
+    ) -> None:
+        """Begin what no client has asked for, unless somebody is at the session."""
         entry = self._table.entry(session_id)
         if entry.busy or entry.worker is not None:
             return
@@ -104,13 +115,11 @@ class Attachments:
             entry.busy = False
             if error is not None:
                 log.warning(
-                    "an abandoned session stays: %s",
-                    error,
-                    extra={"action": "orphan_stays", "session": session_id},
+                    "%s: %s", failure, error, extra={"action": "stays", "session": session_id}
                 )
             self._table.tidy(entry)
 
-        run(self._end_orphan(entry), done)
+        run(begin(entry), done)
 
     def version_error(self, spoken: str, build: str = "unknown") -> VersionMismatch:
         """Return the refusal of a client that speaks another version."""
@@ -141,6 +150,12 @@ class Attachments:
         if epochs:
             yield from self._start_from(entry, None, [])
         self._table.end_abandoned(entry)
+
+    def _clear(self, entry: SessionEntry) -> Flow:
+        entry.row = yield self._db(lambda store: store.session(entry.session_id))
+        if entry.row is not None and entry.row.state is SessionState.ENDED:
+            yield from self._start_from(entry, None, [])
+            self._table.end(entry)
 
     # -- the flow of a HELLO -------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
 from outlast.server.drain import Drain
 from outlast.server.kept import KeptMemory
+from outlast.server.leftovers import Leftovers
 from outlast.server.orphans import Orphans
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
@@ -180,6 +181,7 @@ class Gateway:
         Succession(self).begin(self._listen)
         self.after(self.config.lease_ttl / 3, self._renew)
         self._orphans.watch()
+        Leftovers(self).watch()
 
     def _bind(self) -> None:
         """Take the port; clients that come early wait in it."""

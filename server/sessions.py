@@ -252,7 +252,7 @@ class SessionTable:
             if self._gateway.drain is not None:
                 self._gateway.drain.drained(entry.session_id, message)
         elif kind == "ended":
-            self._end(entry)
+            self.end(entry)
         elif kind == "abandoned" and not (entry.busy or entry.ended or self._gateway.draining):
             self.end_abandoned(entry)
         elif kind == "diverged":
@@ -295,9 +295,9 @@ class SessionTable:
             self._gateway.config.linger,
             extra={"action": "abandoned", "session": entry.session_id},
         )
-        self._end(entry)
+        self.end(entry)
 
-    def _end(self, entry: SessionEntry) -> None:
+    def end(self, entry: SessionEntry) -> None:
         """End a session for good: its row says so, its epochs and its worker go."""
         token, worker = entry.token, entry.worker
         entry.ended = True

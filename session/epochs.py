@@ -14,8 +14,8 @@ from dataclasses import asdict
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
 from outlast.errors import CheckpointError
-from outlast.session.models import epochs
-from outlast.session.rows import EpochRow
+from outlast.session.models import epochs, sessions
+from outlast.session.rows import EpochRow, SessionState
 
 #: So many of the newest verified epochs are never removed.
 KEPT = 2
@@ -89,6 +89,16 @@ def mark_deleting(
 def mark_all_deleting(connection: Connection, session_id: str) -> None:
     """Mark every epoch of a session that ended."""
     _mark(connection, session_id, [row.epoch for row in every(connection, session_id)])
+
+
+def left_by_ended(connection: Connection, owner: str) -> list[str]:
+    """Return the ended sessions of a server that have epochs yet."""
+    query = select(sessions.c.id).where(
+        sessions.c.owner == owner,
+        sessions.c.state == SessionState.ENDED,
+        sessions.c.id.in_(select(epochs.c.session)),
+    )
+    return list(connection.scalars(query.order_by(sessions.c.id)))
 
 
 def forget(connection: Connection, session_id: str, numbers: Collection[int]) -> None:

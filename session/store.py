@@ -297,6 +297,11 @@ class Store:
         with self._reading.begin() as connection:
             return (epochs.every if unusable else epochs.usable)(connection, session_id)
 
+    def leftovers(self, owner: str) -> list[str]:
+        """Return the ended sessions of a server whose epochs have not been removed, by id."""
+        with self._reading.begin() as connection:
+            return epochs.left_by_ended(connection, owner)
+
     def mark_deleting(
         self, session_id: str, token: int, numbers: Collection[int]
     ) -> list[EpochRow]:
