@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import select
 import socket
@@ -19,6 +20,16 @@ Json = dict[str, Any]
 DOOR_SUFFIX = ".sock"
 #: A worker introduces itself with at most so many bytes; a device table is a few KiB.
 MAX_INTRODUCTION = 256 << 10
+#: What it says at least. Another version's may be another; that worker ends with its lease.
+_SAID = {
+    "session": str,
+    "token": int,
+    "endpoints": list,
+    "devices": list,
+    "version": str,
+    "device": str,
+    "provider": str,
+}
 _LENGTH = struct.Struct("<I")
 
 
@@ -84,6 +95,11 @@ def hear(connection: socket.socket) -> tuple[Json, int]:
         introduction = json.loads(_read(connection, length))
         if not isinstance(introduction, dict):
             raise OSError("an introduction that is no object")
+        for name, kind in _SAID.items():
+            if not isinstance(introduction.get(name), kind):
+                raise OSError(f"an introduction without a usable {name!r}")
+        if os.fstat(fds[0]).st_size < mmap.PAGESIZE:
+            raise OSError("a page that is too small")
     except (OSError, ValueError) as error:
         for fd in fds:
             os.close(fd)
