@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 from outlast import migrations
 from outlast.checkpoint_providers import open_provider
 from outlast.config import ServeConfig
 from outlast.errors import ConfigError, KeeperError
 from outlast.server.keeper.client import Keeper
+from outlast.server.kept import KeptMemory
+from outlast.session.rows import ServerRow, SessionRow
 from outlast.session.store import Store
 
 
@@ -62,7 +65,7 @@ def unpark(config: ServeConfig, session_id: str) -> str:
 
 
 def end(config: ServeConfig, session_id: str) -> str:
-    """End a session for good and remove its checkpoints.
+    """End a session for good and remove its checkpoints, and what the keeper has of it.
 
     Raises
     ------
@@ -77,15 +80,21 @@ def end(config: ServeConfig, session_id: str) -> str:
         if owner is not None and owner.lease_left > 0:
             raise ConfigError(
                 f"{owner.id} at {owner.endpoint} holds session {session_id!r}: stop it first"
+                + _lease_hint(owner)
             )
         store.end_session(session_id, row.token)
-        provider = open_provider(config.provider, config.state_dir)
-        for epoch in store.epochs(session_id, unusable=True):
-            provider.delete(epoch.location)
-            store.forget_epochs(session_id, row.token, [epoch.epoch])
+        with closing(KeptMemory(config.state_dir)) as keeper:
+            keeper.forget(session_id, row.token)
+        missing = _remove_epochs(config, store, row)
     finally:
         store.close()
-    return f"session {session_id!r} has ended"
+    text = f"session {session_id!r} has ended"
+    if missing:
+        text += (
+            f"; {missing} of its checkpoints are not at {config.provider!r}: the server whose "
+            "--provider has them removes them at its next start"
+        )
+    return text
 
 
 def kept(config: ServeConfig) -> str:
@@ -119,6 +128,27 @@ def _require_unused(store: Store) -> None:
     for server in store.servers():
         if server.lease_left > 0:
             raise ConfigError(
-                f"{server.id} at {server.endpoint} uses the journal: stop it first; of a server "
-                f"that was killed, the lease ends in {server.lease_left:.0f} s"
+                f"{server.id} at {server.endpoint} uses the journal: stop it first"
+                + _lease_hint(server)
             )
+
+
+def _lease_hint(server: ServerRow) -> str:
+    return f"; of a server that was killed, the lease ends in {server.lease_left:.0f} s"
+
+
+def _remove_epochs(config: ServeConfig, store: Store, row: SessionRow) -> int:
+    """Remove an ended session's checkpoints; return how many were not found.
+
+    Their rows stay: they may lie with another provider than the one that was named.
+    """
+    provider = open_provider(config.provider, config.state_dir)
+    there = {stored.location for stored in provider.list(row.id)}
+    missing = 0
+    for epoch in store.epochs(row.id, unusable=True):
+        if epoch.verified and epoch.location not in there:
+            missing += 1
+            continue
+        provider.delete(epoch.location)
+        store.forget_epochs(row.id, row.token, [epoch.epoch])
+    return missing

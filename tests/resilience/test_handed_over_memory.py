@@ -180,6 +180,18 @@ def test_kept_memory_is_given_back_when_nobody_comes(tmp_path: Path) -> None:
         kill(pid)
 
 
+def test_memory_of_a_session_that_an_operator_ends_is_given_back(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with running(server.endpoint, "train", tmp_path / "client") as program:
+        program.write(program.alloc(SIZE), b"1" * SIZE)
+    assert hand_over(server) == 0
+    assert held(server.state)
+    command = [sys.executable, "-m", "outlast", "journal", "end", "train"]
+    subprocess.run([*command, "--state", str(server.state)], check=True, capture_output=True)
+    assert not held(server.state)
+
+
 def test_the_list_names_what_is_kept(server: ServerProcess, program: Program) -> None:
     program.write(program.alloc(SIZE), b"1" * SIZE)
     command = [sys.executable, "-m", "outlast", "keeper", "list", "--state", str(server.state)]

@@ -50,7 +50,26 @@ def test_unparking_an_unknown_session_fails_in_one_line(journal, capsys):
 
 def test_a_session_of_a_living_server_is_not_ended(journal, capsys):
     assert cli.main(["journal", "end", "training", "--database", journal]) == 2
-    assert "holds session 'training': stop it first" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "holds session 'training': stop it first" in said
+    assert "the lease ends in" in said
+
+
+def test_checkpoints_that_lie_elsewhere_are_named_and_not_forgotten(journal, tmp_path, capsys):
+    store = Store.open(journal)
+    token = store.session("training").token
+    stored = DirectoryProvider(tmp_path / "shared").save(snapshot_of("training", token=token))
+    store.commit_epoch("training", token, epoch_row(stored))
+    store.release_server("server-a")
+    command = ["journal", "end", "training", "--database", journal]
+    assert cli.main([*command, "--provider", f"directory:{tmp_path}/checkpoints"]) == 0
+    assert "1 of its checkpoints are not at" in capsys.readouterr().out
+    assert store.leftovers("server-a") == ["training"]
+
+    assert cli.main([*command, "--provider", f"directory:{tmp_path}/shared"]) == 0
+    assert capsys.readouterr().out == "session 'training' has ended\n"
+    assert store.leftovers("server-a") == []
+    store.close()
 
 
 def test_an_ended_session_leaves_neither_objects_nor_checkpoints(journal, tmp_path, capsys):
