@@ -33,7 +33,8 @@ def main() -> int:
     except BlockingIOError:
         return 0
     listener = unix_sockets.listen(options.socket, socket.SOCK_SEQPACKET)
-    Service(listener, options.ttl, options.idle).run()
+    ours = _place(options.socket)
+    Service(listener, options.ttl, options.idle, lambda: _place(options.socket) == ours).run()
     return 0
 
 
@@ -49,6 +50,15 @@ def _detach() -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.closerange(3, 1 << 20)
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from one that was put in its place; None where there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _raise_descriptor_limit() -> None:

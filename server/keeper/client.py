@@ -55,7 +55,7 @@ class Keeper:
         self._socket: socket.socket | None = None
 
     def start(self, ttl: float) -> None:
-        """Have a keeper run, and stay connected to it.
+        """Have a keeper run that keeps memory for so many seconds, and stay connected to it.
 
         Raises
         ------
@@ -67,8 +67,9 @@ class Keeper:
         while True:
             try:
                 self._connect()
+                self._set_ttl(ttl)
                 return
-            except OSError as error:
+            except (OSError, KeeperError) as error:
                 if time.monotonic() > deadline:
                     text = f"no keeper answers at {self._path}: {error}"
                     raise KeeperError(text, reason="unreachable") from error
@@ -165,6 +166,14 @@ class Keeper:
         except (OSError, subprocess.SubprocessError) as error:
             text = f"the keeper cannot be started: {error}"
             raise KeeperError(text, reason="unreachable") from error
+
+    def _set_ttl(self, ttl: float) -> None:
+        """Tell a keeper that may have been started by another server, with another setting."""
+        try:
+            self._tell({"op": "keep", "seconds": ttl})
+        except KeeperError as error:
+            if error.reason != "invalid":  # one of an older version, which keeps its own
+                raise
 
     def _tell(self, message: Json, fds: Sequence[int] = ()) -> None:
         _, out = self._ask(message, fds)

@@ -121,7 +121,8 @@ class Holdings:
     """
 
     def __init__(self, ttl: float) -> None:
-        self._ttl = ttl
+        #: May be changed at any time, also for what is held already.
+        self.ttl = ttl
         self._sessions: dict[str, Holding] = {}
 
     def __iter__(self) -> Iterator[Holding]:
@@ -200,7 +201,7 @@ class Holdings:
                 holding.alone_since = None
             elif holding.alone_since is None:
                 holding.alone_since = now
-            elif now - holding.alone_since >= self._ttl:
+            elif now - holding.alone_since >= self.ttl:
                 gone.append(holding.session)
                 del self._sessions[holding.session]
                 holding.close()
@@ -220,7 +221,7 @@ class Holdings:
                 "holder": holding.holder.pid if holding.holder.alive else 0,
                 "left": None
                 if holding.alone_since is None
-                else max(0.0, self._ttl - (now - holding.alone_since)),
+                else max(0.0, self.ttl - (now - holding.alone_since)),
             }
             for holding in self
         ]

@@ -33,10 +33,20 @@ class Service:
         Seconds for which memory without a living holder is kept.
     idle : float
         Seconds without memory and connections after which the keeper ends.
+    reachable : callable
+        Says whether the socket can still be found; where not, nobody could take over what is
+        held, and another keeper could not start.
     """
 
-    def __init__(self, listener: socket.socket, ttl: float, idle: float) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        ttl: float,
+        idle: float,
+        reachable: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.holdings = Holdings(ttl)
+        self._reachable = reachable
         self._listener = listener
         self._idle = idle
         self._used = time.monotonic()
@@ -48,6 +58,7 @@ class Service:
             "claim": self._claim,
             "drop": self._drop,
             "end": self._end,
+            "keep": self._keep,
             "list": self._list,
             "seal": self._seal,
             "unseal": self._unseal,
@@ -77,7 +88,7 @@ class Service:
     def _over(self) -> bool:
         if self._peers or len(self.holdings):
             self._used = time.monotonic()
-        return time.monotonic() - self._used > self._idle
+        return time.monotonic() - self._used > self._idle or not self._reachable()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -130,6 +141,13 @@ class Service:
         chunks = [chunk.fd for chunk in holding.chunks.values()]
         out = [holding.page, fds[-1], *manifest, *chunks]
         return {"sealed": bool(manifest)}, out
+
+    def _keep(self, message: Json, fds: list[int], pid: int) -> Answer:
+        seconds = message.get("seconds")
+        if not isinstance(seconds, int | float) or not seconds > 0:
+            raise Refused("invalid", "seconds is no positive number")
+        self.holdings.ttl = seconds
+        return {}, []
 
     def _list(self, message: Json, fds: list[int], pid: int) -> Answer:
         """Return what is held, one part of it a call: a message has its limit."""

@@ -139,6 +139,38 @@ def test_memory_that_nobody_claims_is_given_back_in_the_end(state: Path, holder:
     keeper.close()
 
 
+def test_the_next_server_says_how_long_a_running_keeper_keeps(
+    state: Path, keeper: Keeper, holder: Start
+) -> None:
+    process = holder()
+    process.ask("claim", "train", 1)
+    process.kill()
+    pid = keeper_pid(state)
+    second = Keeper(state)
+    second.start(ttl=0.1)  # the first one said a minute
+    assert_eventually(lambda: not keeper.holdings(), "nothing is held", 5)
+    assert keeper_pid(state) == pid
+    second.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_one_whose_socket_is_gone_gives_everything_back_and_ends(
+    state: Path, keeper: Keeper, holder: Start, replaced: bool
+) -> None:
+    """Nobody can reach it, and it would stand in the way of another."""
+    holder().ask("claim", "train", 1)
+    pid = keeper_pid(state)
+    socket = state / "keeper.sock"
+    socket.unlink()
+    if replaced:
+        socket.write_text("something else")
+    assert_eventually(lambda: not keeper_pids(state), "it ends", 5)
+    keeper.close()
+    keeper.start(60.0)
+    assert keeper.holdings() == []
+    assert keeper_pid(state) != pid
+
+
 def test_it_outlives_whoever_started_it(state: Path, holder: Start) -> None:
     program = (
         "import sys; from pathlib import Path; from outlast.server.keeper.client import Keeper;"
@@ -200,6 +232,7 @@ def test_a_keeper_with_nothing_to_keep_ends(state: Path) -> None:
         *(b'{"op":"claim","session":"","token":1}', b'{"op":"claim","session":"x","token":-1}'),
         b'{"op":"claim","session":"x","token":true}',
         *(b'{"op":"list","more_fds":-3}', b'{"op":"list","start":"x"}'),
+        *(b'{"op":"keep","seconds":0}', b'{"op":"keep"}'),
     ],
 )
 def test_bad_messages_are_refused_and_the_keeper_goes_on(
