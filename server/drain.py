@@ -51,10 +51,10 @@ class Drain:
 
     def begin(self) -> None:
         """Start: all workers at once."""
-        if self._hand_over:
-            self._start_keeper()
         entries = self._gateway.sessions.running()
         ready = [e for e in entries if e.worker is not None and e.worker.ready and not e.ended]
+        if self._hand_over and ready:
+            self._start_keeper()
         self._waiting = {entry.session_id for entry in ready}
         for entry in ready:
             self._tell(entry, hasten=False)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from outlast.checkpoint_providers import StoredEpoch
-from outlast.errors import CheckpointError, OutlastError
+from outlast.errors import CheckpointCancelled, CheckpointError, OutlastError
 from outlast.server import handover
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
@@ -255,7 +255,10 @@ class EpochKeeper:
         # A session that waits for epochs which fail all the time would do nothing else.
         self._not_before = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        log.error(
+        # What is cancelled is wanted no more: its program has ended the session, say.
+        level = logging.INFO if isinstance(error, CheckpointCancelled) else logging.ERROR
+        log.log(
+            level,
             "epoch failed: %s",
             error,
             extra={"action": "epoch_failed", "session": self.identity.session_id},

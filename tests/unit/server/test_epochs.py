@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import CheckpointError, OutlastError
+from outlast.errors import CheckpointCancelled, CheckpointError, OutlastError
 from outlast.server import epochs
 from outlast.server.checkpointer import Identity
 from outlast.server.epochs import EpochKeeper
@@ -46,6 +46,27 @@ def test_a_copy_that_cannot_be_made_costs_the_epoch_and_not_the_worker(
 
     assert [type(each) for each in told] == [CheckpointError]
     assert not keeper.busy
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(CheckpointError("disk"), "ERROR"), (CheckpointCancelled("over"), "INFO")]
+)
+def test_only_what_is_wanted_still_is_an_error(
+    error: CheckpointError,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A program that ends its session cancels what is being saved of it."""
+
+    def snapshot(*_: Any) -> None:
+        raise error
+
+    keeper = keeper_of(lambda deadline: True)
+    monkeypatch.setattr(keeper._checkpointer, "snapshot", snapshot, raising=False)
+    with caplog.at_level("INFO", logger="outlast.server.epochs"):
+        keeper.begin()
+    assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_an_epoch_that_fails_is_not_begun_again_at_once(clock: SimpleNamespace) -> None:
