@@ -146,6 +146,7 @@ class Attachments:
         """Claim a session and end it; a worker without its state removes its epochs."""
         server_id = self._gateway.server_id
         entry.row = yield self._db(lambda store: store.claim(entry.session_id, server_id))
+        self._gateway.kept.forget(entry.session_id, entry.token)
         epochs = yield self._db(lambda store: store.epochs(entry.session_id, unusable=True))
         if epochs:
             yield from self._start_from(entry, None, [])

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 #: How often an orphan is looked for in the time it is kept. Looks count and not the clock:
 #: while this server stood still, clients could not come back.
 LOOKS = 10
+#: A look asks the journal.
+LEAST_PAUSE = 0.05  # seconds
 
 
 class Orphans:
@@ -33,7 +35,8 @@ class Orphans:
     def watch(self) -> None:
         """Begin to look, if sessions are not kept for ever."""
         if self._gateway.config.linger:
-            self._gateway.after(self._gateway.config.linger / LOOKS, self._look)
+            pause = max(LEAST_PAUSE, self._gateway.config.linger / LOOKS)
+            self._gateway.after(pause, self._look)
 
     def _look(self) -> None:
         if not self._gateway.draining:

@@ -16,6 +16,7 @@ from helpers.server_process import DEADLINE, ServerProcess, assert_eventually, k
 
 from outlast.errors import KeeperError
 from outlast.server.keeper.client import Keeper
+from outlast.session.ids import random_session_id
 
 SIZE = 3 << 20
 
@@ -190,6 +191,20 @@ def test_memory_of_a_session_that_an_operator_ends_is_given_back(
     command = [sys.executable, "-m", "outlast", "journal", "end", "train"]
     subprocess.run([*command, "--state", str(server.state)], check=True, capture_output=True)
     assert not held(server.state)
+
+
+def test_memory_of_a_session_for_which_nobody_comes_back_is_given_back(tmp_path: Path) -> None:
+    options = ["--checkpoint-interval", "0", "--linger", "0.5"]
+    nameless = random_session_id()
+    with ServerProcess(tmp_path / "state", options) as server:
+        with running(server.endpoint, nameless, tmp_path / "client") as program:
+            program.write(program.alloc(SIZE), b"1" * SIZE)
+            assert hand_over(server) == 0
+        assert held(server.state)
+        server.start()
+        assert_eventually(lambda: not held(server.state), "it is given back", 20)
+    for pid in keeper_pids(tmp_path / "state"):
+        kill(pid)
 
 
 def test_the_list_names_what_is_kept(server: ServerProcess, program: Program) -> None:
