@@ -121,10 +121,14 @@ class Succession:
             log.warning(
                 "worker of session %s is not taken over: %s",
                 survivor.session,
-                obstacle,
+                obstacle or "this journal does not know it; it goes on until its lease ends",
                 extra={"action": "not_succeeded", "session": survivor.session},
             )
-            worker.close()
+            if row is None:
+                # A journal that is not the right one, or does not answer, is no reason to end it.
+                worker.abandon()
+            else:
+                worker.close()
             return
         self._gateway.sessions.take_over(row, worker)
         worker.send("lease", until=self._gateway.valid_until)
@@ -137,7 +141,7 @@ class Succession:
         """Return why a worker may not go on, or nothing."""
         config = self._gateway.config
         if row is None:
-            return "its session is not in the journal"
+            return ""
         if row.owner != self._gateway.server_id or row.token != said["token"]:
             return f"server {row.owner} holds its session under token {row.token}"
         if row.state is not SessionState.ACTIVE:

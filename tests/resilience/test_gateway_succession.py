@@ -170,6 +170,28 @@ def test_a_worker_whose_session_was_claimed_since_is_ended(
     assert server.session_workers() != workers
 
 
+def test_a_server_on_another_journal_ends_no_worker_and_the_right_one_takes_it_over(
+    server: ServerProcess, counter: Counter, tmp_path: Path
+) -> None:
+    counter.increment()
+    assert counter.value() == 1
+    workers = server.session_workers()
+    assert server.leave() == 0
+    right = server.arguments
+    server.arguments = [*right, "--database", f"sqlite:///{tmp_path}/wrong.db"]
+    server.start()
+    assert "this journal does not know it" in server.log_text()
+    counter.increment()
+    assert counter.value() == 2
+    assert server.leave() == 0
+    server.arguments = right
+    server.start()
+    counter.increment()
+    assert counter.value() == 3
+    assert server.session_workers() == workers
+    assert driver.statistics()["reconnects"] == 0
+
+
 def test_a_stopped_worker_does_not_hold_up_the_start(
     server: ServerProcess, counter: Counter
 ) -> None:
