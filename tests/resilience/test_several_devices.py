@@ -14,7 +14,7 @@ from helpers.keeper import keeper_pids
 from helpers.program import Program, ok, open_link, running, tape_of
 from helpers.server_process import DEADLINE, ServerProcess, assert_eventually, kill
 
-from outlast.errors import ServerUnreachable
+from outlast.errors import RestoreFailed, ServerUnreachable
 from outlast.shim import driver as cuda
 
 DEVICES = 2
@@ -263,7 +263,8 @@ def test_a_server_that_lacks_a_device_refuses_the_session_and_keeps_its_epoch(
     assert server.terminate() == 0
     server.arguments[-1] = "1"
     server.start()
-    with pytest.raises(ServerUnreachable):
+    # Whether the last try got its refusal in time.
+    with pytest.raises((ServerUnreachable, RestoreFailed)):
         open_link(server.endpoint, "train", tmp_path / "client", connect_timeout=2.0)
     missing = f"context {parts[1].context:#x} cannot be made again"
     assert_eventually(lambda: missing in server.log_text(), "the server says what it lacks")
