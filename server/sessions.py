@@ -55,6 +55,8 @@ class SessionEntry:
     crashes: CrashCount = field(default_factory=CrashCount)
     #: Journal entries that wait while earlier ones are written: the next group commit.
     unwritten: list[Entry] = field(default_factory=list)
+    #: The worker's number of the newest entry that it has reported.
+    reported: int = 0
     writing: bool = False
     #: Its program has ended it; the worker only removes its epochs yet.
     ended: bool = False
@@ -240,6 +242,7 @@ class SessionTable:
     def _on_worker(self, entry: SessionEntry, message: Json) -> None:
         kind = message["kind"]
         if kind == "journal":
+            entry.reported = message["last"]
             self._record(entry, [_journal_entry(e) for e in message["entries"]])
         elif kind == "epoch":
             self._commit(entry, message)
@@ -267,7 +270,7 @@ class SessionTable:
             return
         entry.writing = True
         entries, entry.unwritten = entry.unwritten, []
-        token, worker = entry.token, entry.worker
+        token, worker, last = entry.token, entry.worker, entry.reported
 
         def done(_: Any, error: OutlastError | None) -> None:
             entry.writing = False
@@ -280,7 +283,7 @@ class SessionTable:
             if error is not None and not entry.ended:
                 self._failed(entry, token, error)
             if worker is not None and entry.worker is worker:
-                worker.send("written", count=len(entries))
+                worker.send("written", last=last)
             self._record(entry, [])
             self.tidy(entry)
 

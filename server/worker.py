@@ -380,7 +380,7 @@ class Worker:
         elif kind == "drain":
             self._on_drain(message)
         elif kind == "written":
-            self._feed.written(message["count"])
+            self._feed.written(message["last"])
         elif kind == "succeeded":
             self._on_succession()
         elif kind == "stop":

@@ -137,7 +137,7 @@ def test_journal_entries_outlive_a_database_that_does_not_answer(
     gateway: InlineGateway, entry: SessionEntry
 ) -> None:
     gateway.before = failing(2)
-    gateway.sessions._on_worker(entry, {"kind": "journal", "entries": [HANDLE]})
+    gateway.sessions._on_worker(entry, {"kind": "journal", "entries": [HANDLE], "last": 1})
     assert gateway.store.handles("train") == []
 
     gateway.timers.pop()()
@@ -167,7 +167,7 @@ def test_a_worker_whose_session_another_server_has_taken_is_ended(
     worker = entry.worker
     gateway.store.claim("train", "a")  # as another server would, with a higher token
 
-    gateway.sessions._on_worker(entry, {"kind": "journal", "entries": [HANDLE]})
+    gateway.sessions._on_worker(entry, {"kind": "journal", "entries": [HANDLE], "last": 1})
 
     assert entry.worker is None
     assert worker.closed  # type: ignore[union-attr]
