@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from helpers.fake_cuda import Bench, FakeCuda
 
-from outlast.server.drivers.cuda.watchers import MOST, Watchers, announce
+from outlast.server.drivers.cuda.watchers import MOST, Watchers
 
 ENOUGH = 10.0  # seconds
 
@@ -112,7 +112,16 @@ def test_many_streams_share_a_bounded_number_of_threads(
     assert readable(descriptor, ENOUGH)
 
 
-def test_descriptor_that_is_closed_meanwhile_hurts_nobody() -> None:
-    number = os.eventfd(0, os.EFD_CLOEXEC)
-    os.close(number)
-    announce(number)
+def test_descriptor_that_is_closed_meanwhile_costs_its_stream_no_later_announcement(
+    bench: Bench, cuda: WaitingCuda, watchers: Watchers, descriptor: int
+) -> None:
+    closed = os.eventfd(0, os.EFD_CLOEXEC)
+    stream = bench.stream()
+    first = bench.issue(stream)
+    assert watchers.watch(bench.timeline.mark(stream), closed) == 0
+    os.close(closed)
+    second = bench.issue(stream)
+    assert watchers.watch(bench.timeline.mark(stream), descriptor) == 0
+    cuda.end(first, second)
+    # The same thread announces both, one after the other.
+    assert readable(descriptor, ENOUGH)
