@@ -204,18 +204,14 @@ class Checkpointer:
         epoch = reader.manifest.epoch
         state: dict[str, Any] = epoch.state
         by_id = {image.handle: image.region for image in epoch.images}
-        handles = [*epoch.handles]
-        if memory is not None:
-            # Before modules: their variables get what is left.
-            contexts = [h for h in handles if h.kind == HandleKind.CONTEXT]
-            for handle in contexts:
-                self._restore_handle(reader, handle, state, by_id)
-            handles = [h for h in handles if h.kind != HandleKind.CONTEXT]
-            self._adopt_memory(epoch, state, memory)
-        for handle in handles:
+        contexts = [h for h in epoch.handles if h.kind == HandleKind.CONTEXT]
+        others = [h for h in epoch.handles if h.kind != HandleKind.CONTEXT]
+        for handle in contexts:
             self._restore_handle(reader, handle, state, by_id)
-        if memory is None:
-            self._restore_allocations(epoch, state)
+        # Before modules: their variables get what is left.
+        self._restore_allocations(epoch, state, memory)
+        for handle in others:
+            self._restore_handle(reader, handle, state, by_id)
         self._restore_memory(reader, memory is not None)
         self.executor.handles.dead.update(int(h) for h in state["dead"])
         self.executor.handles.reserve(int(state["next_handle"]) - HANDLE_STEP)
@@ -268,48 +264,35 @@ class Checkpointer:
             result = ex.cuda.cuEventRecord(real, 0)[0]
         return result, real
 
-    def _restore_allocations(self, epoch: m.Epoch, state: dict[str, Any]) -> None:
-        ex = self.executor
-        for allocation in epoch.allocations:
-            context = int(state["contexts"][str(allocation.address)])
-            ex.cuda.cuCtxSetCurrent(ex.handles.real[HandleKind.CONTEXT][context])
-            result = ex.driver.allocate_at(allocation.device, allocation.address, allocation.size)
-            if result:
-                raise RestoreFailed(
-                    f"{allocation.size} bytes at {allocation.address:#x} cannot be had: "
-                    f"error {result}",
-                    address=allocation.address,
-                )
-            ex.allocations[allocation.address] = Allocation(
-                allocation.address, allocation.size, context, allocation.created_seq
-            )
-        self._unbind()
-
-    def _adopt_memory(
-        self, epoch: m.Epoch, state: dict[str, Any], memory: Sequence[SharedMemory]
+    def _restore_allocations(
+        self, epoch: m.Epoch, state: dict[str, Any], memory: Sequence[SharedMemory] | None
     ) -> None:
+        """Have every allocation at its address: fresh, or in memory that is shared."""
         ex = self.executor
-        contexts = ex.handles.real[HandleKind.CONTEXT]
         owned = []
         for allocation in epoch.allocations:
-            context = int(state["contexts"][str(allocation.address)])
-            owned.append(
-                OwnedRegion(
-                    allocation.device, allocation.address, allocation.size, contexts[context]
-                )
-            )
-            ex.allocations[allocation.address] = Allocation(
-                allocation.address, allocation.size, context, allocation.created_seq
-            )
-        result = ex.driver.adopt(memory, owned)
-        if result:
+            address, size = allocation.address, allocation.size
+            context = int(state["contexts"][str(address)])
+            real = ex.handles.real[HandleKind.CONTEXT][context]
+            owned.append(OwnedRegion(allocation.device, address, size, real))
+            ex.allocations[address] = Allocation(address, size, context, allocation.created_seq)
+        if memory is None:
+            for region in owned:
+                self._allocate_again(region)
+        elif result := ex.driver.adopt(memory, owned):
             raise RestoreFailed(f"the shared memory cannot be mapped: error {result}")
-        self._unbind()
+        ex.context = -1
+        ex.cuda.cuCtxSetCurrent(0)
+        ex.context = 0
 
-    def _unbind(self) -> None:
-        self.executor.context = -1
-        self.executor.cuda.cuCtxSetCurrent(0)
-        self.executor.context = 0
+    def _allocate_again(self, region: OwnedRegion) -> None:
+        self.executor.cuda.cuCtxSetCurrent(region.context)
+        result = self.executor.driver.allocate_at(region.device, region.address, region.size)
+        if result:
+            raise RestoreFailed(
+                f"{region.size} bytes at {region.address:#x} cannot be had: error {result}",
+                address=region.address,
+            )
 
     def _restore_memory(self, reader: EpochReader, shared: bool) -> None:
         driver = self.executor.driver

@@ -235,7 +235,7 @@ class Driver(ABC):
     def share(self) -> list[SharedMemory]:
         """Return descriptors of the memory of all allocations; they are the caller's to close.
 
-        Only while the device is idle, and nothing may be called behind it but `close`.
+        Only while the device is idle; what changes behind it may or may not be in them.
 
         Raises
         ------
