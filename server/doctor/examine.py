@@ -35,7 +35,8 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
-    info, calls = driver.devices()[ordinal], driver_calls(driver)
+    info = driver.devices()[ordinal]
+    calls: Any = driver  # CUDA's own names, which its class does not declare
     found: dict[str, Any] = {
         "ordinal": ordinal,
         "name": info.name,
@@ -60,11 +61,6 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
         found["shared"] = str(error)
     calls.cuMemFree(address)
     return found
-
-
-def driver_calls(driver: Driver) -> Any:
-    """Return a driver by the names of CUDA's calls, which its class does not declare."""
-    return driver
 
 
 if __name__ == "__main__":

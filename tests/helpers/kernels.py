@@ -68,6 +68,11 @@ class Counter:
         """Launch the kernel; does not wait for it."""
         self._launch(self._increment, (self.address,), (None,))
 
+    def reach(self, number: int) -> None:
+        """Increment once, and fail unless that makes ``number``: every call was done once."""
+        self.increment()
+        assert self.value() == number
+
     def linger(self, seconds: float) -> None:
         """Launch a kernel that takes so long; does not wait for it."""
         self._launch(self._linger, (int(seconds * 1e9),), (ctypes.c_uint64,))

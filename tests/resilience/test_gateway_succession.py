@@ -43,15 +43,12 @@ def counter(session: SessionLink) -> Counter:
 def test_a_direct_client_does_not_notice_a_killed_gateway(
     server: ServerProcess, counter: Counter
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     workers = server.session_workers()
     server.kill(workers_too=False)
-    counter.increment()
-    assert counter.value() == 2  # without any gateway
+    counter.reach(2)  # without any gateway
     server.start()
-    counter.increment()
-    assert counter.value() == 3
+    counter.reach(3)
     assert server.session_workers() == workers
     assert "worker taken over" in server.log_text()
     assert driver.statistics()["reconnects"] == 0
@@ -59,14 +56,12 @@ def test_a_direct_client_does_not_notice_a_killed_gateway(
 
 
 def test_a_gateway_leaves_its_workers_to_the_next(server: ServerProcess, counter: Counter) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     workers = server.session_workers()
     for _ in range(3):
         assert server.leave() == 0
         server.start()
-    counter.increment()
-    assert counter.value() == 2
+    counter.reach(2)
     assert server.session_workers() == workers
     assert driver.statistics()["reconnects"] == 0
 
@@ -77,13 +72,11 @@ def test_a_relayed_client_comes_back_to_the_same_worker(
     with driving(server.endpoint, tmp_path / "client", session="train", relay=True):
         begin()
         counter = Counter()
-        counter.increment()
-        assert counter.value() == 1
+        counter.reach(1)
         workers = server.session_workers()
         server.kill(workers_too=False)
         server.start()
-        counter.increment()
-        assert counter.value() == 2
+        counter.reach(2)
         assert server.session_workers() == workers
         assert driver.statistics()["reconnects"] == 1
 
@@ -140,23 +133,20 @@ def test_a_checkpoint_in_hand_is_committed_once(
 def test_workers_that_no_gateway_comes_for_end_with_the_lease(
     server: ServerProcess, counter: Counter
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     workers = server.session_workers()
     server.kill(workers_too=False)
     started = time.monotonic()
     wait_gone(workers, LEASE + 5)
     assert time.monotonic() - started < LEASE + 2
     server.start()
-    counter.increment()
-    assert counter.value() == 2
+    counter.reach(2)
 
 
 def test_a_worker_whose_session_was_claimed_since_is_ended(
     server: ServerProcess, counter: Counter
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     workers = server.session_workers()
     server.kill(workers_too=False)
     with sqlite3.connect(server.state / "journal.db") as database:
@@ -165,29 +155,25 @@ def test_a_worker_whose_session_was_claimed_since_is_ended(
     server.start()
     wait_gone(workers, 10)
     assert "is not taken over" in server.log_text()
-    counter.increment()
-    assert counter.value() == 2
+    counter.reach(2)
     assert server.session_workers() != workers
 
 
 def test_a_server_on_another_journal_ends_no_worker_and_the_right_one_takes_it_over(
     server: ServerProcess, counter: Counter, tmp_path: Path
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     workers = server.session_workers()
     assert server.leave() == 0
     right = server.arguments
     server.arguments = [*right, "--database", f"sqlite:///{tmp_path}/wrong.db"]
     server.start()
     assert "this journal does not know it" in server.log_text()
-    counter.increment()
-    assert counter.value() == 2
+    counter.reach(2)
     assert server.leave() == 0
     server.arguments = right
     server.start()
-    counter.increment()
-    assert counter.value() == 3
+    counter.reach(3)
     assert server.session_workers() == workers
     assert driver.statistics()["reconnects"] == 0
 
@@ -195,8 +181,7 @@ def test_a_server_on_another_journal_ends_no_worker_and_the_right_one_takes_it_o
 def test_a_stopped_worker_does_not_hold_up_the_start(
     server: ServerProcess, counter: Counter
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     (worker,) = server.session_workers()
     server.kill(workers_too=False)
     os.kill(worker, signal.SIGSTOP)
@@ -204,15 +189,13 @@ def test_a_stopped_worker_does_not_hold_up_the_start(
     server.start()
     assert time.monotonic() - started < 5
     kill(worker)
-    counter.increment()
-    assert counter.value() == 2
+    counter.reach(2)
 
 
 def test_sigterm_right_after_the_succession_saves_the_session(
     server: ServerProcess, counter: Counter
 ) -> None:
-    counter.increment()
-    assert counter.value() == 1
+    counter.reach(1)
     server.kill(workers_too=False)
     server.start()
     assert server.terminate() == 0
