@@ -80,8 +80,13 @@ class Caretaker:
             self._thread.join(timeout)
 
     def rouse(self) -> None:
-        """End the thread's sleep."""
+        """End the thread's sleep, and let it stay awake for a while.
+
+        A program that calls and waits by turns leaves it nothing to flush at its ticks; if it
+        fell asleep over that, every call would have to wake a thread.
+        """
         self.asleep = False
+        self._idle_ticks = 0
         self._tick.set()
 
     def _run(self) -> None:
