@@ -1,5 +1,6 @@
 # Every target sets up what it needs in .venv: nothing but Python 3.11+, a C/C++ toolchain and
 # make has to be installed. `make PYTHON=/path/to/python3 test` chooses the interpreter.
+# Test files run beside each other, one process a core; `make TEST_JOBS=0 test` runs all in one.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -9,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
+TEST_JOBS ?= auto
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 export PYTHON
@@ -29,7 +31,7 @@ demo: $(READY)  ## Train through restarts and a kill -9, compare with an undistu
 	$(BIN)/python examples/resume_training/demo.py
 
 test: $(READY)  ## Run every test that needs no GPU (the soak has its own target).
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(READY)  ## Check style and formatting.
 	$(BIN)/ruff check .
