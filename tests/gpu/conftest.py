@@ -1,4 +1,7 @@
-"""Tests that need a GPU: skipped, with the reason, where there is none."""
+"""Tests for a GPU: skipped, with the reason, where there is none.
+
+With TESTED_DEVICE=emulated those that do not call CUDA themselves run without one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from helpers.server_process import ServerProcess
 
 from outlast.server.drivers import probe
 
-ON_GPU = {"OUTLAST_DEVICE": "cuda"}
+DEVICE = os.environ.get("TESTED_DEVICE", "cuda")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,8 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     lack = probe.missing() if Path("/dev/nvidiactl").exists() else "no NVIDIA GPU here"
     for item in here:
-        item.add_marker(pytest.mark.gpu)
-        if lack:
+        if DEVICE == "cuda":
+            item.add_marker(pytest.mark.gpu)
+        if lack and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=lack))
 
 
@@ -34,12 +38,18 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
 
 
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Name of the device that is tested."""
+    return DEVICE
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server with the GPU; nothing takes epochs by itself."""
-    with ServerProcess(tmp_path / "state", ["--checkpoint-interval", "0"], ON_GPU) as started:
+def server(tmp_path: Path, device: str) -> Iterator[ServerProcess]:
+    """A server with the device; nothing takes epochs by itself."""
+    arguments = ["--checkpoint-interval", "0"]
+    with ServerProcess(tmp_path / "state", arguments, {"OUTLAST_DEVICE": device}) as started:
         yield started
-        print(started.log_text())
 
 
 @pytest.fixture

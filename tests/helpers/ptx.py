@@ -126,3 +126,19 @@ DONE:
 
 #: ``trap()`` poisons its context.
 TRAP = _HEAD + ".visible .entry trap_now()\n{\n    trap;\n    ret;\n}\n"
+
+#: ``stray_now()`` stores where no memory is.
+STRAY = (
+    _HEAD
+    + """
+.visible .entry stray_now()
+{
+    .reg .u64 %rd<2>;
+    .reg .u32 %r<2>;
+    mov.u64 %rd1, 4096;
+    mov.u32 %r1, 1;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+"""
+)

@@ -27,6 +27,8 @@ class Size(IntEnum):
     #: Launches a kernel that ends the context, whatever the program has done; or does so once.
     FAULTS = 0xBAD06
     FAULTS_ONCE = 0xBAD07
+    #: Launches a kernel that stores where no memory is; once.
+    STRAYS_ONCE = 0xBAD08
 
 
 #: Python runs this at the start of each process that finds it on its path.
@@ -47,10 +49,10 @@ if "outlast" in " ".join(sys.orig_argv):
             return False
         return True
 
-    def fault(cuda):
-        module = cuda.cuModuleLoadData({trap!r})[1]
-        kernel = cuda.cuModuleGetFunction(module, b"trap_now")[1]
-        cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    def fault(driver, image, name):
+        module = driver.cuModuleLoadData(image)[1]
+        kernel = driver.cuModuleGetFunction(module, name)[1]
+        assert driver.launch_packed(kernel, 0, 1, 1, 1, 1, 1, 1, 0, b"") == 0
 
     def sabotaged(executor, args, data, imposed):
         size = args[0]
@@ -65,7 +67,9 @@ if "outlast" in " ".join(sys.orig_argv):
             while not (FOLDER / "released").exists():
                 time.sleep(0.01)
         if size == {FAULTS} or (size == {FAULTS_ONCE} and first("faulted")):
-            fault(executor.cuda)
+            fault(executor.driver, {trap!r}, b"trap_now")
+        if size == {STRAYS_ONCE} and first("strayed"):
+            fault(executor.driver, {stray!r}, b"stray_now")
         allocate(executor, args, data, imposed)
 
     ANSWERED[Op.MEM_ALLOC] = sabotaged
@@ -86,15 +90,15 @@ class Sabotage:
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
         self._folder = folder
         sizes = {size.name: int(size) for size in Size}
-        trap = ptx.TRAP.encode()
-        code = CODE.format(folder=str(folder), seconds=seconds, trap=trap, **sizes)
+        images = {"trap": ptx.TRAP.encode(), "stray": ptx.STRAY.encode()}
+        code = CODE.format(folder=str(folder), seconds=seconds, **images, **sizes)
         (folder / "sitecustomize.py").write_text(code)
         path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
         self.environment = {"PYTHONPATH": path}
 
     def forget(self) -> None:
         """Let everything that happens once happen once more."""
-        for name in ("raised", "crashed", "held", "released", "faulted"):
+        for name in ("raised", "crashed", "held", "released", "faulted", "strayed"):
             (self._folder / name).unlink(missing_ok=True)
 
     def wait_held(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers.program import Program, ok, tape_of
 
 from outlast.shim import driver as cuda
@@ -43,6 +44,7 @@ def test_memory_that_one_stream_freed_is_clean_in_the_next(program: Program) -> 
         program.free(new)
 
 
+@pytest.mark.whole_device
 def test_a_failed_allocation_says_so_at_once_and_freeing_makes_room(program: Program) -> None:
     stream = program.stream(1)
     free, total = ok(cuda.cuMemGetInfo())

@@ -59,9 +59,14 @@ def worker_of(server: ServerProcess) -> int:
     return pid
 
 
-@pytest.mark.parametrize("program", [False, True], ids=["direct", "relayed"], indirect=True)
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [(False, Size.FAULTS_ONCE), (True, Size.FAULTS_ONCE), (False, Size.STRAYS_ONCE)],
+    ids=["direct", "relayed", "illegal address"],
+    indirect=["program"],
+)
 def test_a_fault_that_happens_once_changes_no_result(
-    server: ServerProcess, program: Program, tmp_path: Path
+    server: ServerProcess, program: Program, tmp_path: Path, size: Size
 ) -> None:
     with ProgramProcess(server.endpoint, "neighbour", tmp_path / "neighbour") as neighbour:
         theirs = neighbour.call("new_tape")
@@ -73,7 +78,7 @@ def test_a_fault_that_happens_once_changes_no_result(
         program.append(*ours, [7])
         stream, event = program.stream(), program.event()
 
-        address = program.alloc(Size.FAULTS_ONCE)
+        address = program.alloc(size)
         program.append(*ours, [8])
         program.record(event, stream)
         assert program.number(ours[1]) == tape_of([5, 6, 7, 8])
