@@ -15,7 +15,7 @@ from typing import Any
 
 import zmq
 
-from outlast.messages import keep_freed_memory, receive
+from outlast.messages import keep_freed_memory, receive, stay_in_cache
 from outlast.server.drivers.base import Driver
 from outlast.session import wire
 from outlast.session.schema import MAX_FRAME
@@ -35,6 +35,8 @@ SLICE = 0.25  # seconds
 SPIN = 100e-6  # seconds
 #: Processors that it takes: on fewer, libzmq's threads need the one that it would hold.
 SPIN_PROCESSORS = 4
+#: Where it listens: a client on another machine comes through the gateway.
+LOCAL = "tcp://127.0.0.1"
 #: Routing id of our own wake-up messages.
 WAKER = b"wake"
 
@@ -82,8 +84,9 @@ class DataLink:
         self._waker.routing_id = WAKER
         self._waker.connect("inproc://wake")
         self._wake_lock = threading.Lock()
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.endpoints = [f"tcp://127.0.0.1:{port}"]
+        stay_in_cache(self._socket, LOCAL)
+        port = self._socket.bind_to_random_port(LOCAL)
+        self.endpoints = [f"{LOCAL}:{port}"]
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(driver.fileno(), zmq.POLLIN)

@@ -18,6 +18,7 @@ import zmq
 
 from outlast.config import ServeConfig
 from outlast.errors import ConfigError, OutlastError, ProtocolError
+from outlast.messages import stay_in_cache
 from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
@@ -191,6 +192,7 @@ class Gateway:
         router.maxmsgsize = MAX_MESSAGE
         router.sndhwm = 2 * QUEUE
         router.ipv6 = int("[" in self.config.bind)
+        stay_in_cache(router, self.config.bind)
         try:
             router.bind(self.config.bind)
         except zmq.ZMQError as error:

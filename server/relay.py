@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from outlast.messages import stay_in_cache
 from outlast.server.datalink import MAX_MESSAGE, RETRY
 from outlast.session import wire
 from outlast.session.schema import Kind
@@ -41,6 +42,7 @@ class Relay:
         dealer.maxmsgsize = MAX_MESSAGE
         dealer.rcvhwm = QUEUE
         dealer.reconnect_ivl = -1  # another connection is another attachment
+        stay_in_cache(dealer, endpoint)
         dealer.connect(endpoint)
         self._routes[peer] = dealer
         self._endpoints[peer] = endpoint

@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from outlast.messages import receive
+from outlast.messages import receive, stay_in_cache
 from outlast.session.schema import MAX_FRAME
 
 #: Frames are at most 1 MiB; a header may hold a device table.
@@ -60,6 +60,7 @@ class Transport:
         self._socket.reconnect_ivl = -1
         self._socket.maxmsgsize = MAX_MESSAGE
         self._socket.ipv6 = int("[" in endpoint)
+        stay_in_cache(self._socket, endpoint)
         self._monitor = self._socket.get_monitor_socket(_GONE)
         self._waker, self._wakee = socket.socketpair()
         self._waker.setblocking(False)

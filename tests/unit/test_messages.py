@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from outlast.messages import receive
+from outlast.messages import LOCAL_SEND_BUFFER, receive, stay_in_cache
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 
@@ -50,6 +50,23 @@ def test_a_view_outlives_the_messages_behind_it(pair: Pair) -> None:
 def test_no_message_is_an_error_and_not_a_wait(pair: Pair) -> None:
     with pytest.raises(zmq.Again):
         receive(pair[1], zmq.NOBLOCK)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bounded"),
+    [
+        ("tcp://127.0.0.1", True),
+        ("tcp://localhost:14833", True),
+        ("tcp://[::1]:14833", True),
+        ("tcp://10.0.0.7:14833", False),
+        ("tcp://0.0.0.0:14833", False),
+    ],
+)
+def test_only_what_stays_on_this_machine_has_a_short_way(endpoint: str, bounded: bool) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        before = socket.sndbuf
+        stay_in_cache(socket, endpoint)
+        assert socket.sndbuf == (LOCAL_SEND_BUFFER if bounded else before)
 
 
 FREED_AND_TAKEN_AGAIN = """
