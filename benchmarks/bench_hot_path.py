@@ -1,0 +1,119 @@
+"""What Python costs on both sides of a launch and of a wait: no sockets, no GPU, one thread.
+
+JSON lines, nanoseconds a call. Machines are noisy: compare runs taken by turns, and the least
+of many rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harness import EMPTY_KERNEL, report
+from wireless import Wireless, wireless
+
+import outlast.shim.driver as cuda
+from outlast.session.client import BATCH_CALLS
+
+ARGUMENTS = ((0,), (ctypes.c_void_p,))
+BATCHES = 100
+LAUNCHES = BATCHES * BATCH_CALLS
+
+
+def prepare() -> tuple[Any, Any]:
+    """Return kernel and stream."""
+    assert cuda.cuInit(0)[0] == 0
+    cuda.cuCtxSetCurrent(cuda.cuDevicePrimaryCtxRetain(0)[1])
+    module = cuda.cuModuleLoadData(EMPTY_KERNEL)[1]
+    kernel = cuda.cuModuleGetFunction(module, b"empty")[1]
+    return kernel, cuda.cuStreamCreate(1)[1]
+
+
+def launches(both: Wireless, kernel: Any, streams: list[Any], rounds: int) -> tuple[float, float]:
+    """Return the nanoseconds of a launch on the client and in the worker, in turns of streams."""
+    call, here, there = cuda.cuLaunchKernel, [], []
+    messages, step = both.worker._link.messages, both.worker._step
+    for _ in range(rounds):
+        assert cuda.cuStreamSynchronize(streams[0])[0] == 0
+        both.link._session._truncate(both.link._session.applied)
+        gc.collect()
+        began = time.perf_counter()
+        for _ in range(LAUNCHES // len(streams)):
+            for stream in streams:
+                call(kernel, 1, 1, 1, 1, 1, 1, 0, stream, ARGUMENTS, 0)
+        here.append(time.perf_counter() - began)
+        batches = list(messages)
+        assert len(batches) == BATCHES
+        messages.clear()
+        began = time.perf_counter()
+        for batch in batches:
+            messages.append(batch)
+            step()
+        there.append(time.perf_counter() - began)
+    return min(here) / LAUNCHES * 1e9, min(there) / LAUNCHES * 1e9
+
+
+def device_call(both: Wireless, rounds: int) -> float:
+    """Return the nanoseconds of the call that stands for the device's."""
+    call, least = both.cuda.cuLaunchKernel, float("inf")
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(LAUNCHES):
+            call(1, 1, 1, 1, 1, 1, 1, 0, 1, 0, 0)
+        least = min(least, time.perf_counter() - began)
+    return least / LAUNCHES * 1e9
+
+
+def waits(both: Wireless, call: Callable[[], Any], rounds: int) -> tuple[float, float]:
+    """Return the nanoseconds that a call which waits takes on the client and in the worker."""
+    here, there = [], []
+    count = 2000
+    for _ in range(rounds):
+        gc.collect()
+        both.end.elsewhere = 0.0
+        began = time.perf_counter()
+        for _ in range(count):
+            call()
+        took = time.perf_counter() - began
+        here.append(took - both.end.elsewhere)
+        there.append(both.end.elsewhere)
+        both.link._session._truncate(both.link._session.applied)
+    return min(here) / count * 1e9, min(there) / count * 1e9
+
+
+def main() -> None:
+    """Run the benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    with wireless() as both:
+        kernel, stream = prepare()
+        other = cuda.cuStreamCreate(1)[1]
+
+        def synchronise() -> None:
+            cuda.cuStreamSynchronize(stream)
+
+        def launch_and_synchronise() -> None:
+            cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, ARGUMENTS, 0)
+            cuda.cuStreamSynchronize(stream)
+
+        report("the device's call, faked", device_call(both, rounds), "ns")
+        for name, streams in (("", [stream]), (", two streams by turns", [stream, other])):
+            client, worker = launches(both, kernel, streams, rounds)
+            report(f"launch{name}: client", client, "ns")
+            report(f"launch{name}: worker, device's call included", worker, "ns")
+        for name, call in (
+            ("idle cuStreamSynchronize", synchronise),
+            ("launch + synchronize", launch_and_synchronise),
+        ):
+            client, worker = waits(both, call, rounds)
+            report(f"{name}: client", client, "ns")
+            report(f"{name}: worker", worker, "ns")
+
+
+if __name__ == "__main__":
+    main()
