@@ -15,8 +15,9 @@ from typing import Any
 from outlast.cuda_types import CUresult
 from outlast.errors import ProtocolError
 from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
-from outlast.server.calls.launch import launch
+from outlast.server.calls.launch import launch, learn
 from outlast.server.drivers.base import Driver
+from outlast.server.launches import LAUNCH, Launches
 from outlast.session import wire
 from outlast.session.cuda import is_sticky
 from outlast.session.handles import Handle, HandleKind, HandleTable
@@ -92,6 +93,7 @@ class Executor:
         )
         self.handles = HandleTable()
         self.handles.real[HandleKind.STREAM].update({s: s for s in SPECIAL_STREAMS})
+        self.launches = Launches(driver, host, self.issued)
         self.allocations: dict[int, Allocation] = {}
         #: Images of loaded modules, by digest.
         self.images: dict[str, bytes] = {}
@@ -130,17 +132,19 @@ class Executor:
         """
         seq = first_seq - 1
         start = first_seq + skip
-        end = first_seq + count
+        last = seq + count
         self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
         self._replaying = host.state is State.REPLAYING
         one_way, answered = OpClass.ONE_WAY, OpClass.ANSWERED
+        calls = wire.CallStream(stream, payloads)
+        records, end = calls.stream, len(calls.stream)
         try:
-            for codec, args, data in wire.iter_records(stream, payloads):
+            for codec, args, data in calls:
                 cls = codec.spec.cls
                 if cls is one_way or cls is answered:
                     seq += 1
-                    if seq >= end:
+                    if seq > last:
                         raise ProtocolError(f"a batch of {count} calls holds more")
                     if seq < start:
                         self._imposed = None
@@ -150,6 +154,8 @@ class Executor:
                     driver.tag = self.seq = seq
                     if self.poisoned or self._imposed is not None:
                         self._apply_unusual(codec.op, cls, args, data)
+                    elif codec.op is Op.LAUNCH:
+                        self._launch(calls, args, data)
                     elif cls is one_way:
                         self._one_way(codec.op, args, data)
                     else:
@@ -162,7 +168,15 @@ class Executor:
                     self._imposed = args
                 else:
                     self._query(codec.op, args)
-            if seq != end - 1:
+                if (
+                    calls.offset < end
+                    and records[calls.offset] == LAUNCH
+                    and start <= seq + 1 <= last
+                    and not self.poisoned
+                    and self._imposed is None
+                ):
+                    seq = self._launch_known(calls, seq, last)
+            if seq != last:
                 raise ProtocolError(f"a batch of {count} calls holds {seq - first_seq + 1}")
         finally:
             self.in_call = None
@@ -314,6 +328,7 @@ class Executor:
     def drop_handle(self, handle: int) -> list[Handle]:
         """Remove an object with all that was made from it, and journal that."""
         removed = self.handles.remove(handle)
+        self.launches.forget()
         for gone in removed:
             self.journal.append(
                 {"what": "destroyed", "kind": gone.kind, "id": gone.id, "seq": self.seq}
@@ -335,14 +350,27 @@ class Executor:
         self.host.reply(Reply(wait.kind, wait.number, result, 0, data))
 
     def _one_way(self, op: Op, args: tuple[Any, ...], data: Any) -> None:
-        if op is Op.LAUNCH:
-            result = launch(self, args, data)
-        else:
-            result = ONE_WAY[op](self, args, data)
+        result = ONE_WAY[op](self, args, data)
         if result:
             if op in ONE_WAY_CREATES:
                 self.handles.fail(args[0])
             self._late(int(result))
+
+    def _launch(self, calls: wire.CallStream, args: tuple[Any, ...], data: Any) -> None:
+        """Launch what is not known yet."""
+        result = launch(self, args, data)
+        if result:
+            self._late(int(result))
+        else:
+            learn(self, calls, args, len(data))
+
+    def _launch_known(self, calls: wire.CallStream, seq: int, last: int) -> int:
+        """Make the launches that come next as far as they are known; return the last one's seq."""
+        seq, result = self.launches.follow(calls, seq, last)
+        self.seq = seq
+        if result:
+            self._late(result)
+        return seq
 
     def _apply_unusual(self, op: Op, cls: OpClass, args: tuple[Any, ...], data: Any) -> None:
         """Apply a call under a recorded outcome or in a poisoned context."""
@@ -394,6 +422,7 @@ class Executor:
         real = self.handles.real[HandleKind.CONTEXT].get(context, 0)
         self.cuda.cuCtxSetCurrent(real)
         self.context = context
+        self.launches.bind(context)
 
     def _query(self, op: Op, args: tuple[Any, ...]) -> None:
         self.note_fault()

@@ -330,7 +330,7 @@ class Worker:
         if not self.may_act():
             raise SessionFenced("the lease of this server is over: say HELLO again")
         skip = host.admit(first_seq, count)
-        stream = memoryview(frames[0])[wire.CALLS_HEADER.size :]
+        stream = frames[0][wire.CALLS_HEADER.size :]
         self._executor.run(first_seq, count, skip, stream, frames[1:])
 
     def _on_message(self, peer: bytes, message: Message) -> None:

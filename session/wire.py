@@ -184,6 +184,8 @@ class RecordCodec:
 
 RECORDS = {op: RecordCodec(op) for op in Op}
 _BY_NUMBER: dict[int, RecordCodec] = {int(op): codec for op, codec in RECORDS.items()}
+#: Bytes of a launch's record in front of its parameters.
+LAUNCH_HEAD = RECORD.size + RECORDS[Op.LAUNCH].struct.size
 
 
 def pack_record(op: Op, *args: int, data: bytes | None = None, payload: bool = False) -> bytes:
@@ -217,48 +219,66 @@ def pack_record(op: Op, *args: int, data: bytes | None = None, payload: bool = F
     return RECORD.pack(op, flags, len(fixed) + len(tail)) + fixed + tail
 
 
-def iter_records(
-    stream: bytes | memoryview, payloads: Sequence[Any] = ()
-) -> Iterator[tuple[RecordCodec, tuple[Any, ...], Any]]:
-    """Yield ``(codec, fixed arguments, trailing bytes or None)`` for each record of a stream.
+class CallStream:
+    """The records of a call stream, one after another.
 
-    Raises
-    ------
-    ProtocolError
-        A record is unknown, reaches past the stream, or lacks its payload frame.
+    Whoever knows what comes next may read it itself and move `offset` behind it.
+
+    Parameters
+    ----------
+    stream : bytes
+        The records.
+    payloads : sequence
+        The frames that they name.
     """
-    view = memoryview(stream)
-    end = len(view)
-    offset = 0
-    next_payload = 0
-    while offset < end:
-        if end - offset < 8:
-            raise ProtocolError("a call stream ends inside a record header")
-        number, flags, length = RECORD.unpack_from(view, offset)
-        offset += 8
-        codec = _BY_NUMBER.get(number)
-        if codec is None:
-            raise ProtocolError(f"unknown operation {number}")
-        fixed = codec.struct.size
-        if length > end - offset or length < fixed:
-            raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
-        args = codec.struct.unpack_from(view, offset)
-        data: Any = None
-        if codec.has_data:
-            if flags & 1:
-                if next_payload >= len(payloads):
-                    raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
-                data = payloads[next_payload]
-                next_payload += 1
-            else:
-                data = view[offset + fixed : offset + length]
-        elif flags & 1 or length != fixed:
-            # Records are only extended by later versions, which this one does not speak.
-            raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
-        offset += length
-        yield codec, args, data
-    if next_payload != len(payloads):
-        raise ProtocolError("payload frames without a record")
+
+    __slots__ = ("_payloads", "begin", "offset", "stream")
+
+    def __init__(self, stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> None:
+        self.stream = bytes(stream)
+        #: Where the record in hand begins, and where the next one does.
+        self.begin = self.offset = 0
+        self._payloads = payloads
+
+    def __iter__(self) -> Iterator[tuple[RecordCodec, tuple[Any, ...], Any]]:
+        """Yield ``(codec, fixed arguments, trailing bytes or None)`` of each record.
+
+        Raises
+        ------
+        ProtocolError
+            A record is unknown, reaches past the stream, or lacks its payload frame.
+        """
+        view, payloads = memoryview(self.stream), self._payloads
+        end = len(view)
+        next_payload = 0
+        while (offset := self.offset) < end:
+            if end - offset < 8:
+                raise ProtocolError("a call stream ends inside a record header")
+            number, flags, length = RECORD.unpack_from(view, offset)
+            offset += 8
+            codec = _BY_NUMBER.get(number)
+            if codec is None:
+                raise ProtocolError(f"unknown operation {number}")
+            fixed = codec.struct.size
+            if length > end - offset or length < fixed:
+                raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
+            args = codec.struct.unpack_from(view, offset)
+            data: Any = None
+            if codec.has_data:
+                if flags & 1:
+                    if next_payload >= len(payloads):
+                        raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
+                    data = payloads[next_payload]
+                    next_payload += 1
+                else:
+                    data = view[offset + fixed : offset + length]
+            elif flags & 1 or length != fixed:
+                # Records are only extended by later versions, which this one does not speak.
+                raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
+            self.begin, self.offset = self.offset, offset + length
+            yield codec, args, data
+        if next_payload != len(payloads):
+            raise ProtocolError("payload frames without a record")
 
 
 def is_sequenced(op: Op) -> bool:

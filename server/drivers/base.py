@@ -7,9 +7,13 @@ here are what CUDA does not have, or has only in a blocking form.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+#: Grid, block and dynamic shared memory of a launch.
+Shape = tuple[int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,16 @@ class Driver(ABC):
         parameters: bytes | memoryview,
     ) -> int:
         """Launch a kernel with its packed parameter buffer. Returns a ``CUresult`` value."""
+
+    def prepare_launch(
+        self, function: int, stream: int, shape: Shape, length: int
+    ) -> Callable[[bytes], int]:
+        """Return `launch_packed` for parameters alone, for a launch that has gone well.
+
+        Good for parameters of that length, in the context that is current now, and for as
+        long as the function and the stream are there.
+        """
+        return functools.partial(self.launch_packed, function, stream, *shape)
 
     @abstractmethod
     def module_info(self, module: int) -> ModuleInfo:

@@ -46,7 +46,7 @@ def sent(session: ClientSession) -> list[Message]:
 
 def ops(message: Message) -> list[Op]:
     stream, *payloads = message.frames
-    return [codec.op for codec, _, _ in wire.iter_records(stream, payloads)]
+    return [codec.op for codec, _, _ in wire.CallStream(stream, payloads)]
 
 
 def receive(session: ClientSession, *replies: Reply, applied: int = 0, generation: int = 1) -> None:

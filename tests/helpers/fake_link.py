@@ -15,7 +15,7 @@ from typing import Any
 from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import HandleAllocator
 from outlast.session.schema import OPS, Op, OpClass
-from outlast.session.wire import iter_records, pack_fields, pack_record
+from outlast.session.wire import CallStream, pack_fields, pack_record
 from outlast.shim.linkage import Reply
 
 ARENA = 0x1000_0000_0000
@@ -183,7 +183,7 @@ class FakeLink:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        [(codec, args, tail)] = iter_records(record)
+        [(codec, args, tail)] = CallStream(record)
         data = None if tail is None else bytes(tail)
         self.calls.append((codec.op, args, data))
         result = self.fail_next.pop(codec.op, 0)

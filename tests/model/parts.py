@@ -153,7 +153,7 @@ class ModelWorker:
         """Apply a batch, as the executor does."""
         imposed: tuple[Any, ...] | None = None
         seq = first_seq - 1
-        for codec, args, _ in wire.iter_records(stream, payloads):
+        for codec, args, _ in wire.CallStream(stream, payloads):
             if codec.op is Op.OUTCOME:
                 imposed = args
             elif codec.spec.cls is OpClass.QUERY:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from outlast.server.drivers.base import FunctionInfo, GlobalInfo, ModuleInfo, ParameterInfo
+from outlast.server.drivers.base import FunctionInfo, GlobalInfo, ModuleInfo, ParameterInfo, Shape
 from outlast.server.drivers.cuda.memory import MemoryCalls
 from outlast.server.drivers.cuda.objects import (
     INVALID_CONTEXT,
@@ -20,6 +22,9 @@ from outlast.server.drivers.cuda.objects import (
 from outlast.server.drivers.cuda.symbols import variable_names
 
 log = logging.getLogger(__name__)
+
+#: Made once: a launch takes no longer than making one.
+_ALL = slice(None)
 
 
 class ModuleCalls(MemoryCalls):
@@ -180,6 +185,32 @@ class ModuleCalls(MemoryCalls):
         if not target.dirty:
             timeline.issued(target)
         return 0
+
+    def prepare_launch(
+        self, function: int, stream: int, shape: Shape, length: int
+    ) -> Callable[[bytes], int]:
+        """Return `launch_packed` with all that does not change looked up."""
+        kernel, target, timeline = self._functions[function], self._streams[stream], self.timeline
+        if length != kernel.size:
+            return functools.partial(self.launch_packed, function, stream, *shape)
+        buffer = kernel.buffer
+        call = functools.partial(
+            self._launch_kernel, kernel.raw, *shape, target.raw, kernel.pointers, 0
+        )
+
+        def launch(parameters: bytes) -> int:
+            if target.epoch != timeline.epoch:
+                timeline.attend(target)
+            buffer[_ALL] = parameters
+            error = call()[0]
+            if error:
+                return self.failed(int(error))
+            self._work_tag = self.tag
+            if not target.dirty:
+                timeline.issued(target)
+            return 0
+
+        return launch
 
     # -- describing ----------------------------------------------------------------------------
 

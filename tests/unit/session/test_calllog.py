@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from outlast.errors import LogFull
 from outlast.session.calllog import Batch, CallLog, Outcome
 from outlast.session.schema import Op
-from outlast.session.wire import iter_records, pack_record
+from outlast.session.wire import CallStream, pack_record
 
 CALL = pack_record(Op.EVENT_DESTROY, 1)
 BIND = pack_record(Op.BIND, 1, 0)
@@ -107,7 +107,7 @@ def test_replay_puts_each_known_outcome_in_front_of_its_call():
     log.record(1, Outcome(0, 0x1000))
     log.record(3, Outcome(2))
     stream, *payloads = log.replay_parts(log.batches[0])
-    got = [(codec.op, args) for codec, args, _ in iter_records(stream)]
+    got = [(codec.op, args) for codec, args, _ in CallStream(stream)]
     call = (Op.EVENT_DESTROY, (1,))
     assert got == [
         (Op.BIND, (1, 0)),
@@ -130,7 +130,7 @@ def test_a_spilled_batch_is_replayed_with_its_outcomes():
     assert log.batches[0].parts is None
     log.record(1, Outcome(0, 5))
     stream, *payloads = log.replay_parts(log.batches[0])
-    ops = [codec.op for codec, _, _ in iter_records(stream)]
+    ops = [codec.op for codec, _, _ in CallStream(stream)]
     assert ops == [Op.BIND, Op.OUTCOME, Op.EVENT_DESTROY]
     assert payloads == [b"\1" * 600]
 

@@ -60,7 +60,7 @@ def sent_calls(session: ClientSession) -> list[tuple[int, int, bytes]]:
         message = wire.parse_message(frames)
         stream, *payloads = message.frames
         seq, bind = message["first_seq"], b""
-        for codec, args, data in wire.iter_records(stream, payloads):
+        for codec, args, data in wire.CallStream(stream, payloads):
             if codec.op is Op.BIND:
                 bind = wire.pack_record(Op.BIND, *args)
                 continue

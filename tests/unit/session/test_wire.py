@@ -240,7 +240,7 @@ def test_a_call_stream_comes_back_as_it_was_packed(
     calls: list[tuple[Op, tuple[Any, ...], bytes | None, bool]],
 ) -> None:
     stream, *payloads = stream_of(calls)
-    parsed = list(wire.iter_records(stream, payloads))
+    parsed = list(wire.CallStream(stream, payloads))
     assert [codec.op for codec, _, _ in parsed] == [op for op, *_ in calls]
     assert [args for _, args, _ in parsed] == [fixed for _, fixed, _, _ in calls]
     got = [None if data is None else bytes(data) for *_, data in parsed]
@@ -263,7 +263,7 @@ def test_arbitrary_bytes_are_a_call_stream_or_a_protocol_error(
     data: bytes, payloads: list[bytes]
 ) -> None:
     try:
-        parsed = list(wire.iter_records(data, payloads))
+        parsed = list(wire.CallStream(data, payloads))
     except ProtocolError:
         return
     assert data or not parsed
@@ -278,7 +278,7 @@ def test_a_damaged_call_stream_is_a_stream_or_a_protocol_error(
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
     end = data.draw(st.integers(0, len(damaged)))
     try:
-        parsed = list(wire.iter_records(bytes(damaged[:end]), payloads))
+        parsed = list(wire.CallStream(bytes(damaged[:end]), payloads))
     except ProtocolError:
         return
     assert all(isinstance(codec.op, Op) for codec, _, _ in parsed)
@@ -286,12 +286,12 @@ def test_a_damaged_call_stream_is_a_stream_or_a_protocol_error(
 
 def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(ProtocolError, match="unknown operation 65535"):
-        list(wire.iter_records(wire.RECORD.pack(0xFFFF, 0, 0)))
+        list(wire.CallStream(wire.RECORD.pack(0xFFFF, 0, 0)))
 
 
 def test_payload_frames_without_a_record_are_refused() -> None:
     with pytest.raises(ProtocolError, match="payload frames without"):
-        list(wire.iter_records(b"", [b"x"]))
+        list(wire.CallStream(b"", [b"x"]))
     with pytest.raises(ProtocolError, match="payload frames without"):
         list(wire.iter_replies(b"", [b"x"]))
 
@@ -299,7 +299,7 @@ def test_payload_frames_without_a_record_are_refused() -> None:
 def test_a_missing_payload_frame_is_refused() -> None:
     record = wire.pack_record(Op.COPY_HTOD, 1, 0, 0, payload=True)
     with pytest.raises(ProtocolError, match="payload frame of COPY_HTOD is missing"):
-        list(wire.iter_records(record))
+        list(wire.CallStream(record))
 
 
 @pytest.mark.parametrize(("args", "data"), [((1, 0), b""), ((2**64, 0, 0), b""), ((1, 0, 0), None)])

@@ -41,7 +41,7 @@ def test_a_golden_message_is_still_understood(name: str) -> None:
 
 @pytest.mark.parametrize("name", GOLDEN["records"])
 def test_a_golden_record_is_still_understood(name: str) -> None:
-    [(codec, args, data)] = wire.iter_records(bytes.fromhex(GOLDEN["records"][name]))
+    [(codec, args, data)] = wire.CallStream(bytes.fromhex(GOLDEN["records"][name]))
     expected = list(wire_examples.field_values(OPS[Op[name]].fields).values())
     got = [*args, *([] if data is None else [bytes(data)])]
     assert codec.op is Op[name]
