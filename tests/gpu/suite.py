@@ -29,22 +29,22 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "TEST_FILE_MARK"
 ALONE = "whole_device"
 #: Files, those that take longest first. Those outside of this folder run on any device.
-FILES = (
-    *("tests/gpu/test_training.py", "tests/resilience/test_termination.py"),
-    "tests/gpu/test_sessions.py",
-    *("tests/resilience/test_fault_recovery.py", "tests/resilience/test_handed_over_memory.py"),
-    *(
-        "tests/resilience/test_gateway_succession.py",
-        "tests/resilience/test_failing_checkpoints.py",
-    ),
-    *("tests/resilience/test_ordered_memory.py", "tests/resilience/test_adoption.py"),
-    *("tests/resilience/test_corrupt_checkpoints.py", "tests/resilience/test_stable_addresses.py"),
-    *("tests/resilience/test_sticky_errors.py", "tests/resilience/test_landings.py"),
-    *("tests/gpu/test_driver.py", "tests/gpu/test_arena.py"),
-    *("tests/integration/test_waits.py", "tests/integration/test_launch_errors.py"),
-    *("tests/integration/test_ordered_memory.py", "tests/integration/test_pinned_memory.py"),
-    *("tests/integration/test_handle_reuse.py", "tests/integration/test_bad_handles.py"),
-    "tests/integration/test_threads.py",
+FILES = tuple(
+    f"tests/{name}.py"
+    for name in (
+        *("gpu/test_training", "resilience/test_termination", "gpu/test_addresses"),
+        *("resilience/test_fault_recovery", "resilience/test_handed_over_memory"),
+        *("resilience/test_gateway_succession", "resilience/test_failing_checkpoints"),
+        *("resilience/test_snapshots", "resilience/test_adoption", "gpu/test_sessions"),
+        *("resilience/test_ordered_memory", "resilience/test_corrupt_checkpoints"),
+        *("resilience/test_stable_addresses", "resilience/test_sticky_errors"),
+        *("resilience/test_landings", "gpu/test_driver", "gpu/test_arena"),
+        *("integration/test_order_of_copies", "integration/test_waits"),
+        *("integration/test_launch_errors", "integration/test_pointers"),
+        *("integration/test_ordered_memory", "integration/test_pinned_memory"),
+        *("integration/test_handle_reuse", "integration/test_bad_handles"),
+        *("integration/test_threads", "gpu/test_cycles", "gpu/test_full_device"),
+    )
 )
 OUTCOMES = ("passed", "failed", "skipped")
 

@@ -49,6 +49,23 @@ def test_launch_that_only_the_device_rejects_fails_the_next_wait_once(program: P
     assert program.number(target) == 7
 
 
+def test_late_error_is_not_told_by_calls_that_programs_trust_to_succeed(program: Program) -> None:
+    nothing = program.kernel(program.load(ptx.TAPE), "nothing")
+    stream, event, memory = program.stream(), program.event(), program.alloc(8)
+    program.sync()
+
+    send_unchecked(program, nothing, block=2048)
+    program.record(event, stream)
+    assert cuda.cuEventQuery(event)[0] in (SUCCESS, cuda.CUresult.CUDA_ERROR_NOT_READY)
+    assert cuda.cuMemFree(memory) == (SUCCESS,)
+    assert cuda.cuEventDestroy(event) == (SUCCESS,)
+    assert cuda.cuStreamDestroy(stream) == (SUCCESS,)
+    assert cuda.cuMemGetInfo()[0] == SUCCESS
+    assert cuda.cuCtxGetCurrent()[0] == SUCCESS
+    assert cuda.cuStreamSynchronize(0) == (INVALID_VALUE,)
+    assert cuda.cuCtxSynchronize() == (SUCCESS,)
+
+
 @pytest.mark.parametrize("fault", ["link", "worker"])
 def test_rejected_launch_is_reported_once_over_a_resume_before_the_wait(
     server: ServerProcess, program: Program, fault: str

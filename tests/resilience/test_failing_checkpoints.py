@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from helpers import kernels
 from helpers.checkpoint_files import DATA, MANIFEST, published, unfinished
 from helpers.program import epochs_of, running, wait_for_epoch
 from helpers.server_process import ServerProcess, assert_eventually
@@ -108,3 +109,30 @@ def test_slow_checkpoint_holds_up_no_call_and_only_complete_ones_are_ever_publis
         server.kill()
         server.start()
         assert program.number(target) == 1020304050
+
+
+def test_checkpoint_that_the_device_is_too_busy_for_is_given_up_and_the_next_one_succeeds(
+    tmp_path: Path,
+) -> None:
+    """E4: the session goes on at once, and says why there is no epoch."""
+    state = tmp_path / "state"
+    with (
+        server_with(state, [], "--epoch-deadline", "0.2") as server,
+        running(server.endpoint, "train", tmp_path / "client") as program,
+    ):
+        linger = program.kernel(program.load(kernels.PTX), "linger")
+        kernel, target = program.new_tape()
+        program.append(kernel, target, [1])
+        first = program.checkpoint(state)
+        program.launch(linger, (("u64", int(1.5e9)),))
+        program.append(kernel, target, [2])
+        program.link.request_epoch()
+        reason = "epoch failed: the device did not become idle within 0.2 s"
+        assert_eventually(lambda: reason in server.log_text(), "it is given up")
+        program.append(kernel, target, [3])
+        assert program.number(target) == 123
+        assert [row.seq for row in epochs_of(state, "train")][-1] == first
+        assert program.checkpoint(state) > first
+        server.kill()
+        server.start()
+        assert program.number(target) == 123
