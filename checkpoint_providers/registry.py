@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlast.checkpoint_providers.base import CheckpointProvider
 from outlast.checkpoint_providers.wrappers import FaultyProvider
 from outlast.errors import CheckpointError, ProviderNotFound
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "outlast.checkpoint_providers"
 #: Known without an installed distribution; a plug-in cannot replace them.
@@ -54,7 +57,7 @@ def open_provider(
 
 def known_providers() -> tuple[str, ...]:
     """Return the names of all providers, sorted."""
-    return tuple(sorted(_candidates()))
+    return tuple(sorted({*_plug_ins(), *BUILT_IN}))
 
 
 def load_provider(name: str) -> type[CheckpointProvider]:
@@ -67,7 +70,11 @@ def load_provider(name: str) -> type[CheckpointProvider]:
     CheckpointError
         The plug-in of this name is broken.
     """
-    entry = _candidates().get(name)
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        built_in: type[CheckpointProvider] = getattr(import_module(module), attribute)
+        return built_in
+    entry = _plug_ins().get(name)
     if entry is None:
         known = ", ".join(known_providers())
         raise ProviderNotFound(
@@ -84,10 +91,12 @@ def load_provider(name: str) -> type[CheckpointProvider]:
     return found
 
 
-def _candidates() -> dict[str, EntryPoint]:
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    built_in = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
-    return found | built_in
+def _plug_ins() -> dict[str, EntryPoint]:
+    # Late: it reads what every installed package says of itself, and every start of a server
+    # and of a worker would wait for that.
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _origin(entry: EntryPoint) -> str:
