@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from outlast.session.models import Base
+from outlast.session.models import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=metadata,
     # SQLite changes a column by copying its table.
     render_as_batch=True,
 )

@@ -1,144 +1,126 @@
-"""Tables of the journal (SQLAlchemy 2, declarative).
+"""Tables of the journal (SQLAlchemy Core).
 
 The journal says what exists: sessions with their fencing tokens, servers with their leases,
 and per session the handles, allocations and epochs. Handle and allocation rows are an index;
 the manifest of an epoch is the only source of a restore. Every change here needs a migration
 (a test compares the two).
+
+No mapped classes: rows are read into those of `outlast.session.rows`, and loading
+SQLAlchemy's ORM would make every start of a server longer.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from sqlalchemy import (
     JSON,
+    Boolean,
+    Column,
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
     Text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outlast.session.sqltypes import U64
 
+#: All tables, with predictable constraint names for migrations.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
 
-class Base(DeclarativeBase):
-    """Base of all tables, with predictable constraint names for migrations."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-
-
-class Server(Base):
-    """One session server and the lease that makes its sessions its own."""
-
-    __tablename__ = "servers"
-
-    id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    host: Mapped[str] = mapped_column(String(255))
-    endpoint: Mapped[str] = mapped_column(String(1024))
+#: One session server and the lease that makes its sessions its own.
+servers = Table(
+    "servers",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("host", String(255), nullable=False),
+    Column("endpoint", String(1024), nullable=False),
     #: `ServerState` value.
-    state: Mapped[str] = mapped_column(String(16))
+    Column("state", String(16), nullable=False),
     #: Clock that `lease_expires` was read from; under another clock the lease has ended.
-    clock: Mapped[str] = mapped_column(String(64))
+    Column("clock", String(64), nullable=False),
     #: Seconds on that clock.
-    lease_expires: Mapped[float] = mapped_column(Double)
+    Column("lease_expires", Double, nullable=False),
     #: Unix seconds, for people.
-    started_at: Mapped[float] = mapped_column(Double)
+    Column("started_at", Double, nullable=False),
+)
 
-
-class Session(Base):
-    """One session: who serves it, and the numbers that fence everybody else off."""
-
-    __tablename__ = "sessions"
-    __table_args__ = (Index(None, "owner"),)
-
-    id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    incarnation: Mapped[bytes] = mapped_column(LargeBinary(16))
-    resume_token_hash: Mapped[bytes] = mapped_column(LargeBinary)
-    owner: Mapped[str] = mapped_column(ForeignKey("servers.id"))
+#: One session: who serves it, and the numbers that fence everybody else off.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("incarnation", LargeBinary(16), nullable=False),
+    Column("resume_token_hash", LargeBinary, nullable=False),
+    Column("owner", ForeignKey("servers.id"), nullable=False),
     #: Fencing token; grows with every claim, never falls.
-    token: Mapped[int] = mapped_column(U64)
+    Column("token", U64, nullable=False),
     #: Number of the newest attachment; never falls.
-    generation: Mapped[int] = mapped_column(U64)
+    Column("generation", U64, nullable=False),
     #: `SessionState` value.
-    state: Mapped[str] = mapped_column(String(16))
-    failed_seq: Mapped[int | None] = mapped_column(U64)
-    failed_reason: Mapped[str | None] = mapped_column(Text)
+    Column("state", String(16), nullable=False),
+    Column("failed_seq", U64),
+    Column("failed_reason", Text),
     #: Highest epoch number ever committed.
-    last_epoch: Mapped[int] = mapped_column(U64)
+    Column("last_epoch", U64, nullable=False),
     #: Unix seconds, for people.
-    created_at: Mapped[float] = mapped_column(Double)
-    updated_at: Mapped[float] = mapped_column(Double)
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index(None, "owner"),
+)
 
+#: One virtual CUDA handle and the recipe that makes it again.
+handles = Table(
+    "handles",
+    metadata,
+    Column("session", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("kind", String(32), primary_key=True),
+    Column("id", U64, primary_key=True, autoincrement=False),
+    Column("generation", U64, nullable=False),
+    Column("recipe", JSON, nullable=False),
+    Column("created_seq", U64, nullable=False),
+    Column("destroyed_seq", U64),
+)
 
-class Handle(Base):
-    """One virtual CUDA handle and the recipe that makes it again."""
+#: One device allocation; an address can be used again after a free.
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("session", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("address", U64, primary_key=True, autoincrement=False),
+    Column("created_seq", U64, primary_key=True, autoincrement=False),
+    Column("size", U64, nullable=False),
+    Column("device", Integer, nullable=False),
+    Column("flags", U64, nullable=False),
+    Column("freed_seq", U64),
+)
 
-    __tablename__ = "handles"
-
-    session: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    id: Mapped[int] = mapped_column(U64, primary_key=True, autoincrement=False)
-    generation: Mapped[int] = mapped_column(U64)
-    recipe: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_seq: Mapped[int] = mapped_column(U64)
-    destroyed_seq: Mapped[int | None] = mapped_column(U64)
-
-
-class Allocation(Base):
-    """One device allocation; an address can be used again after a free."""
-
-    __tablename__ = "allocations"
-
-    session: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    address: Mapped[int] = mapped_column(U64, primary_key=True, autoincrement=False)
-    created_seq: Mapped[int] = mapped_column(U64, primary_key=True, autoincrement=False)
-    size: Mapped[int] = mapped_column(U64)
-    device: Mapped[int]
-    flags: Mapped[int] = mapped_column(U64)
-    freed_seq: Mapped[int | None] = mapped_column(U64)
-
-
-class Epoch(Base):
-    """One committed epoch: the row is the commit, the files are at `location`."""
-
-    __tablename__ = "epochs"
-
-    session: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    epoch: Mapped[int] = mapped_column(U64, primary_key=True, autoincrement=False)
-    seq: Mapped[int] = mapped_column(U64)
+#: One committed epoch: the row is the commit, the files are at `location`.
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("session", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("epoch", U64, primary_key=True, autoincrement=False),
+    Column("seq", U64, nullable=False),
     #: Fencing token under which it was written.
-    token: Mapped[int] = mapped_column(U64)
-    provider: Mapped[str] = mapped_column(String(64))
-    location: Mapped[str] = mapped_column(Text)
-    size: Mapped[int] = mapped_column(U64)
-    digest: Mapped[str] = mapped_column(String(128))
-    verified: Mapped[bool]
+    Column("token", U64, nullable=False),
+    Column("provider", String(64), nullable=False),
+    Column("location", Text, nullable=False),
+    Column("size", U64, nullable=False),
+    Column("digest", String(128), nullable=False),
+    Column("verified", Boolean, nullable=False),
     #: Unix seconds.
-    created_at: Mapped[float] = mapped_column(Double)
+    Column("created_at", Double, nullable=False),
     #: Unix seconds since when it may be removed; NULL while it is kept.
-    deleting_since: Mapped[float | None] = mapped_column(Double)
-
-
-servers = cast(Table, Server.__table__)
-sessions = cast(Table, Session.__table__)
-handles = cast(Table, Handle.__table__)
-allocations = cast(Table, Allocation.__table__)
-epochs = cast(Table, Epoch.__table__)
+    Column("deleting_since", Double),
+)

@@ -6,11 +6,12 @@ nothing. The functions work inside the caller's transaction, which has checked t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from outlast.session.models import allocations, handles
 from outlast.session.rows import (
@@ -23,20 +24,24 @@ from outlast.session.rows import (
     HandleRow,
 )
 
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+
 _HANDLE_COLUMNS = [handles.c[name] for name in HandleRow.__slots__]
 _ALLOCATION_COLUMNS = [allocations.c[name] for name in AllocationRow.__slots__]
-
-_INSERT: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
 
 
 def insert_into(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
     """Return an INSERT that can say what to do about a row that is there already."""
-    return _INSERT[dialect](table)
+    if dialect == "sqlite":
+        return sqlite.insert(table)
+    # Late: a server whose journal is a file starts sooner without it.
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
 
 
+@cache
 def _create_handle(dialect: str) -> sqlite.Insert | postgresql.Insert:
     """Keep a row as it is, unless its id was given to a newer object."""
     new = insert_into(dialect, handles)
@@ -52,10 +57,12 @@ def _create_handle(dialect: str) -> sqlite.Insert | postgresql.Insert:
     )
 
 
-_CREATE_HANDLE = {dialect: _create_handle(dialect) for dialect in _INSERT}
-_ALLOCATE = {
-    dialect: insert_into(dialect, allocations).on_conflict_do_nothing() for dialect in _INSERT
-}
+@cache
+def _allocate(dialect: str) -> sqlite.Insert | postgresql.Insert:
+    """Keep a row that is there already."""
+    return insert_into(dialect, allocations).on_conflict_do_nothing()
+
+
 _DESTROY_HANDLE = (
     update(handles)
     .where(handles.c.session == bindparam("in_session"))
@@ -92,8 +99,8 @@ def write(connection: Connection, session_id: str, entries: Iterable[Entry]) -> 
                 freed.append({"in_session": session_id, "at": address, "seq": seq})
     dialect = connection.dialect.name
     for statement, rows in (
-        (_CREATE_HANDLE[dialect], list(created.values())),
-        (_ALLOCATE[dialect], allocated),
+        (_create_handle(dialect), list(created.values())),
+        (_allocate(dialect), allocated),
         (_DESTROY_HANDLE, destroyed),
         (_FREE, freed),
     ):

@@ -16,7 +16,7 @@ from outlast.errors import ConfigError
 from outlast.migrations import current_revision, downgrade, head_revision, upgrade
 from outlast.migrations.head import HEAD
 from outlast.session.database import open_engine
-from outlast.session.models import Base
+from outlast.session.models import metadata
 from outlast.session.store import Store
 
 
@@ -30,7 +30,7 @@ def engine(journal_url):
 def differences(engine):
     options = {"compare_type": True, "compare_server_default": True}
     with engine.connect() as connection:
-        return compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata)
+        return compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
 
 
 def test_the_newest_revision_is_what_the_models_say(engine):
@@ -49,7 +49,7 @@ def test_constraints_have_the_names_that_later_migrations_rely_on(engine):
     upgrade(engine)
     with engine.connect() as connection:
         inspector = inspect(connection)
-        for table in Base.metadata.sorted_tables:
+        for table in metadata.sorted_tables:
             keys = inspector.get_foreign_keys(table.name)
             assert {key["name"] for key in keys} == {
                 constraint.name for constraint in table.foreign_key_constraints

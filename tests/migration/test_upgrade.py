@@ -15,7 +15,7 @@ from sqlalchemy import inspect
 from outlast.errors import JournalCorrupt, JournalUnavailable, JournalValueError
 from outlast.migrations import current_revision, head_revision, runner, upgrade
 from outlast.session.database import open_engine
-from outlast.session.models import Base
+from outlast.session.models import metadata
 from outlast.session.store import Store
 
 SERVERS = 5
@@ -74,7 +74,7 @@ def test_after_a_server_is_killed_while_it_migrates_the_next_start_completes(jou
         assert victim.wait(DEADLINE) == -signal.SIGKILL
     assert tables(engine) == set()
     assert upgrade(engine)
-    assert tables(engine) == set(Base.metadata.tables)
+    assert tables(engine) == set(metadata.tables)
     store = Store(engine)
     assert create(store) == 1
 

@@ -9,7 +9,7 @@ from helpers.journal import EDGES, create, epoch
 from sqlalchemy import case, func, literal, select
 
 from outlast.errors import JournalValueError
-from outlast.session.models import Base, allocations, handles, sessions
+from outlast.session.models import allocations, handles, metadata, sessions
 from outlast.session.rows import Allocated, HandleCreated
 from outlast.session.sqltypes import OFFSET, U64
 
@@ -107,6 +107,6 @@ def test_arithmetic_in_sql_is_refused():
 
 
 def test_every_integer_of_the_driver_is_an_unsigned_column():
-    columns = itertools.chain.from_iterable(t.columns for t in Base.metadata.sorted_tables)
+    columns = itertools.chain.from_iterable(t.columns for t in metadata.sorted_tables)
     signed = {str(c) for c in columns if c.type.python_type is int and not isinstance(c.type, U64)}
     assert signed == {"allocations.device"}
