@@ -31,6 +31,9 @@ class Backoff:
 
 #: How a client comes back to its server.
 RECONNECT = Backoff()
+#: How it does at first if that has said that it goes: another is about to take its place.
+PROMPT = Backoff(initial=0.01, maximum=0.01, least=0.01)
+PROMPT_FOR = 5.0  # seconds
 #: How the gateway's database thread tries again.
 DATABASE = Backoff(maximum=2.0)
 
@@ -53,17 +56,29 @@ def retryable(error: BaseException) -> bool:
 
 
 def reconnecting(
-    timeout: float, stop: threading.Event, backoff: Backoff = RECONNECT
+    timeout: float,
+    stop: threading.Event,
+    backoff: Backoff = RECONNECT,
+    *,
+    expected: bool = False,
 ) -> tenacity.Retrying:
     """Return the policy of a client's way back: until ``timeout`` seconds have passed.
+
+    Where a server is ``expected`` within moments, it is looked for at the pace of `PROMPT` first.
 
     The last error is raised as it is (never a `tenacity.RetryError`); `Interrupted` when
     ``stop`` is set. Only errors that say they are retryable, or a silent server, are tried
     again.
     """
+    usual, prompt = backoff.wait(), PROMPT.wait()
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        soon = expected and (state.seconds_since_start or 0.0) < PROMPT_FOR
+        return (prompt if soon else usual)(state)
+
     return tenacity.Retrying(
         stop=tenacity.stop_after_delay(timeout),
-        wait=backoff.wait(),
+        wait=wait,
         retry=tenacity.retry_if_exception(
             lambda error: retryable(error) or isinstance(error, ConnectionError | TimeoutError)
         ),

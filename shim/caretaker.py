@@ -191,7 +191,8 @@ class Caretaker:
         attempts, server = 0, self._settings.server
         self._refused = None
         try:
-            for attempt in retry.reconnecting(timeout, self.stop):
+            expected = self.pump.said_goodbye
+            for attempt in retry.reconnecting(timeout, self.stop, expected=expected):
                 with attempt:
                     attempts += 1
                     transport = self._attempt(handshake, begin + timeout)

@@ -61,6 +61,8 @@ class Pump:
         #: When the connection was lost last, and why.
         self.lost_at = 0.0
         self.lost_because = ""
+        #: The server has said that it goes.
+        self.said_goodbye = False
         self._session = session
         self._settings = settings
         self._mutex = mutex
@@ -74,6 +76,7 @@ class Pump:
     def install(self, transport: Transport) -> None:
         """Take a new connection over."""
         self.transport = transport
+        self.said_goodbye = False
         self.send_all(transport)
         self.changed.notify_all()
 
@@ -181,6 +184,7 @@ class Pump:
                 transport.send([wire.pack_pong(message["generation"], message["stamp"])])
             elif message.kind is Kind.BYE:
                 self.disconnect(transport, message["reason"])
+                self.said_goodbye = True
             elif message.kind is Kind.REFUSED:
                 self._on_refused(transport, refusal(message))
             else:

@@ -147,3 +147,18 @@ def test_jitter_keeps_fifty_clients_apart_at_every_attempt():
         spread = max(attempt) - min(attempt)
         assert spread > (bound - RECONNECT.least) / 2, "they come in one burst"
         assert len(set(attempt)) > 45
+
+
+def test_an_expected_server_is_looked_for_soon_at_first_and_then_as_any_other():
+    policy = retry.reconnecting(
+        60.0, threading.Event(), Backoff(initial=30.0, maximum=30.0, least=1.0), expected=True
+    )
+    state = tenacity.RetryCallState(policy, None, (), {})
+    waits = {}
+    for seconds in (0.0, retry.PROMPT_FOR / 2, retry.PROMPT_FOR + 1):
+        state.outcome_timestamp = state.start_time + seconds
+        waits[seconds] = policy.wait(state)
+    *soon, late = waits.values()
+    most = retry.PROMPT.least + retry.PROMPT.maximum
+    assert all(retry.PROMPT.least <= wait <= most for wait in soon)
+    assert late >= 1.0

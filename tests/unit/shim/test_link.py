@@ -13,7 +13,7 @@ import pytest
 from helpers.scripted_server import ScriptedServer
 
 from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable, SessionBusy
-from outlast.session import ids, wire
+from outlast.session import ids, retry, wire
 from outlast.session.client import ClientSession
 from outlast.session.schema import Kind, Op
 from outlast.shim.link import SessionLink
@@ -65,6 +65,30 @@ def test_a_call_that_is_refused_at_each_attachment_is_tried_less_and_less_and_th
             link.query(Op.CTX_SYNC)
         assert 1.0 <= time.monotonic() - begin < 5.0
         assert server.seen[Kind.HELLO] < 12
+
+
+def test_a_server_that_said_good_bye_is_expected_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(message: wire.Message) -> list[bytes]:
+        again = server.seen[Kind.CALLS] > 1
+        fields = {"generation": message["generation"], "reason": "another one comes"}
+        return refuse(message) if again else [wire.pack_message(Kind.BYE, end=0, **fields)]
+
+    def reconnecting(*arguments: Any, expected: bool) -> Any:
+        expectations.append(expected)
+        return policy(*arguments, expected=expected)
+
+    expectations: list[bool] = []
+    policy = retry.reconnecting
+    monkeypatch.setattr(retry, "reconnecting", reconnecting)
+    server = ScriptedServer({Kind.CALLS: leave})
+    with (
+        server,
+        attached(server.endpoint, reconnect_timeout=0.2) as link,
+        pytest.raises(LinkTimeout, match="does not get on"),
+    ):
+        link.query(Op.CTX_SYNC)
+    # At the start, after the good-bye, and after a refusal.
+    assert expectations[:3] == [False, True, False]
 
 
 def test_an_unreachable_worker_is_reached_through_the_gateway() -> None:
