@@ -1,8 +1,6 @@
 """``python -m outlast``."""
 
-import sys
-
-from outlast.cli import main
+from outlast.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()
