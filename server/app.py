@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
-import secrets
 import signal
 from pathlib import Path
 
@@ -49,10 +49,13 @@ def serve(config: ServeConfig) -> int:
     try:
         # It gets its device ready while this process still loads what it needs itself.
         pool.warm()
+        gc.disable()  # what is loaded now stays: there is nothing to collect
         from outlast.server.gateway import Gateway
 
         signal_fd = _signal_descriptor()
         _check_provider(config)
+        gc.freeze()
+        gc.enable()
         return Gateway(config, _server_id(config.state_dir), signal_fd, pool).run()
     finally:
         pool.close()
@@ -113,7 +116,7 @@ def _server_id(state_dir: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         if known := path.read_text().strip():
             return known
-    server_id = f"server-{secrets.token_hex(8)}"
+    server_id = f"server-{os.urandom(8).hex()}"
     # All or nothing: two servers with an empty id would take each other's sessions.
     new = path.with_suffix(".new")
     new.write_text(server_id)

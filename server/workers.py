@@ -18,7 +18,6 @@ from outlast.server.channel import Channel, Json, channel_pair
 from outlast.server.departures import Process, reap
 from outlast.server.flow import Resume, Step
 from outlast.server.layout import ENVIRONMENT, fixed_layout
-from outlast.session.schema import Op
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +101,8 @@ class WorkerProcess:
     @property
     def in_hand(self) -> tuple[int, str]:
         """The last call issued: seq and name; the name is empty if it had returned."""
+        from outlast.session.schema import Op  # late: a server's first worker starts before it
+
         seq, op = self._issued[0], self._issued[1]
         try:
             return seq, Op(op).name if op else ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigError
-from outlast.server.drivers.base import Driver
+
+if TYPE_CHECKING:
+    from outlast.server.drivers.base import Driver
 
 
 def get_driver(name: str = "auto", **options: Any) -> Driver:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +46,8 @@ def _client_state() -> Path:
 
 
 def _spill_folder() -> Path:
+    import tempfile  # late: no server needs it
+
     return Path(tempfile.gettempdir())
 
 

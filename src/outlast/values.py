@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outlast.errors import ConfigError
-from outlast.session.ids import MAX_SESSION_ID, check_session_id, is_anonymous
 from outlast.settings import Unusable
 
 #: Port of the session server unless something else is said.
@@ -115,6 +114,9 @@ def folder(text: str) -> Path:
 
 def session_id(text: str) -> str:
     """Parse the name that a user gives a session."""
+    # Late: a server has no such setting, and loads little before its first worker is under way.
+    from outlast.session.ids import MAX_SESSION_ID, check_session_id, is_anonymous
+
     if is_anonymous(text):
         raise Unusable("allowed: a name that is not like those of sessions without one")
     try:
