@@ -14,7 +14,7 @@ from outlast.config import ServeConfig
 from outlast.errors import CheckpointError, ConfigError, ProviderNotFound
 from outlast.server.drivers import registry
 from outlast.server.locks import LifetimeLock
-from outlast.server.workers import WorkerPool
+from outlast.server.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 NOT_SAVED = 3
 #: Part of the grace time kept for the journal and for ending the processes.
 RESERVE = 0.1
+#: How often a keeper that starts is looked for.
+KEEPER_RETRY = 0.05  # seconds
 #: Time until the end once a second signal has come.
 HURRY = 1.0  # seconds
 
@@ -51,7 +53,10 @@ class Drain:
 
     def begin(self) -> None:
         """Start: all workers at once."""
-        entries = self._gateway.sessions.running()
+        sessions = self._gateway.sessions
+        for spare in sessions.pool.dismiss():
+            sessions.departures.await_end(spare)
+        entries = sessions.running()
         ready = [e for e in entries if e.worker is not None and e.worker.ready and not e.ended]
         if self._hand_over and ready:
             self._start_keeper()
@@ -61,7 +66,7 @@ class Drain:
         for entry in entries:
             if entry not in ready:
                 # Still restoring (its stored epoch stands), or ended by its program.
-                self._gateway.sessions.close_worker(entry)
+                sessions.close_worker(entry)
         self._gateway.after(max(0.0, self._deadline - time.monotonic()), self._give_up)
         self._check()
 
@@ -110,11 +115,21 @@ class Drain:
         entry.worker.send("drain", **order)
 
     def _start_keeper(self) -> None:
+        """Have a keeper run; workers come to rest while it starts, and wait for it then."""
         try:
-            self._gateway.kept.start(self._gateway.config.keep_for)
+            starter = self._gateway.kept.launch(self._gateway.config.keep_for)
         except KeeperError as error:
             log.error("sessions are saved instead: %s", error, extra={"action": "no_keeper"})
             self._hand_over = False
+            return
+        if starter is not None:
+            self._gateway.sessions.departures.await_end(starter)
+            self._hold_keeper()
+
+    def _hold_keeper(self) -> None:
+        """Keep the keeper waiting until the last worker has come to rest."""
+        if not self.finished and not self._gateway.kept.hold():
+            self._gateway.after(KEEPER_RETRY, self._hold_keeper)
 
     def _name(self, session_id: str, reason: str, outcome: dict[str, Any]) -> None:
         epoch = f"epoch {outcome['epoch']}" if "epoch" in outcome else "its newest epoch"

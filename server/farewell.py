@@ -14,6 +14,9 @@ from outlast.session.host import HostSession
 
 log = logging.getLogger(__name__)
 
+#: How long a keeper that was started just now is waited for.
+KEEPER_PATIENCE = 5.0  # seconds
+
 
 class Farewell:
     """The last epoch of a worker, within the time the gateway allows."""
@@ -77,6 +80,7 @@ class Farewell:
         """Leave device memory to the next worker; where that fails, save it like any other."""
         if not self._executor.poisoned and self._executor.idle(_left(order)):
             try:
+                self._keeper.connect(min(KEEPER_PATIENCE, _left(order) / 2))
                 self._epochs.seal(self._keeper)
             except (KeeperError, CheckpointError) as error:
                 log.warning("not handed over: %s", error, extra={"action": "not_handed_over"})

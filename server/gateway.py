@@ -26,10 +26,10 @@ from outlast.server.drain import Drain
 from outlast.server.kept import KeptMemory
 from outlast.server.leftovers import Leftovers
 from outlast.server.orphans import Orphans
+from outlast.server.pool import WorkerPool
 from outlast.server.relay import QUEUE, Relay
 from outlast.server.sessions import SessionTable
 from outlast.server.succession import Succession
-from outlast.server.workers import WorkerPool
 from outlast.session import wire
 from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Kind
 from outlast.session.store import Store

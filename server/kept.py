@@ -7,6 +7,7 @@ from pathlib import Path
 
 from outlast.errors import KeeperError
 from outlast.server.channel import Json
+from outlast.server.departures import Process
 from outlast.server.keeper.client import Keeper
 
 log = logging.getLogger(__name__)
@@ -24,15 +25,23 @@ class KeptMemory:
     def __init__(self, state: Path) -> None:
         self._keeper = Keeper(state)
 
-    def start(self, ttl: float) -> None:
-        """Have a keeper run.
+    def launch(self, ttl: float) -> Process | None:
+        """Have a keeper run soon; return the process that starts it, if none runs yet.
 
         Raises
         ------
         KeeperError
             None can be started.
         """
-        self._keeper.start(ttl)
+        return self._keeper.launch(ttl)
+
+    def hold(self) -> bool:
+        """Be connected, so that a keeper waits for what is to come; return whether one is there."""
+        try:
+            self._keeper.connect()
+        except KeeperError:
+            return False
+        return True
 
     def find(self, session: str) -> Json | None:
         """Return what is held of a session, sealed or not; None if nothing is."""

@@ -16,7 +16,8 @@ from outlast.errors import (
 )
 from outlast.server.channel import Json
 from outlast.server.departures import PATIENCE, Departures
-from outlast.server.workers import CrashCount, WorkerPool, WorkerProcess
+from outlast.server.pool import WorkerPool
+from outlast.server.workers import CrashCount, WorkerProcess
 from outlast.session.rows import (
     Allocated,
     Entry,

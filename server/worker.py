@@ -121,13 +121,7 @@ class Worker:
         }
         self._known = {"version": __version__, **ready, **{k: start[k] for k in INTRODUCED}}
         pulse = Pulse(
-            self,
-            self.channel,
-            self._link,
-            self._host,
-            self._executor,
-            self._door,
-            self._page,
+            self, self.channel, self._link, self._host, self._executor, self._door, self._page
         )
         threading.Thread(target=pulse.run, name="pulse", daemon=True).start()
         self.channel.send({"kind": "ready", **ready})
@@ -139,12 +133,15 @@ class Worker:
 
     def _open_device(self) -> OutlastError | None:
         """Make the device ready; what is missing is told to whoever needs it."""
+        lack = None
         try:
             self._driver = get_driver(self._device)
         except OutlastError as error:
             log.error("no device: %s", error, extra={"action": "no_device"})
-            return error
-        return None
+            lack = error
+        code, text = (lack.code, str(lack)) if lack is not None else (0, "")
+        self.channel.send({"kind": "warm", "code": code, "error": text})
+        return lack
 
     def _await_start(self) -> Json | None:
         while True:

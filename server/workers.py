@@ -55,6 +55,9 @@ class WorkerProcess:
         self._issued = memoryview(self._page).cast("Q")
         self.session = ""
         self.ready = False
+        #: Its device is ready, or what is missing is known.
+        self.warm = False
+        self.lack: OutlastError | None = None
         self.endpoints: list[str] = []
         self.devices: list[Json] = []
         #: Called with every message that is no reply.
@@ -187,6 +190,9 @@ class WorkerProcess:
             self.endpoints = message["endpoints"]
             self.devices = message["devices"]
             self._settle_start(message, None)
+        elif kind == "warm":
+            self.warm = True
+            self.lack = _error(message)
         elif kind == "restore_failed":
             self._settle_start(None, _error({**message, "error": message["message"]}))
         else:
@@ -248,38 +254,6 @@ def _error(message: Json) -> OutlastError | None:
     if error is OutlastError:
         error = RestoreFailed
     return error(message["error"], corrupt=message.get("corrupt", False))
-
-
-class WorkerPool:
-    """Keeps one idle worker ready, so that a session does not wait for a process to start."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._spare: WorkerProcess | None = None
-
-    def warm(self) -> None:
-        """Start the spare worker if there is none."""
-        if self._spare is not None:
-            return
-        try:
-            self._spare = WorkerProcess.spawn(self._device)
-        except RestoreFailed as error:
-            log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
-
-    def take(self) -> WorkerProcess:
-        """Return a worker that has no session yet."""
-        worker, self._spare = self._spare, None
-        if worker is not None:
-            if worker.process.poll() is None:
-                return worker
-            worker.close()
-        return WorkerProcess.spawn(self._device)
-
-    def close(self) -> None:
-        """End the spare worker."""
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
 
 
 class CrashCount:

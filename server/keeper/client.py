@@ -20,7 +20,7 @@ from outlast.server.keeper.messages import SOCKET_NAME, BadMessage, Json, close_
 #: How long an answer may take: the keeper never waits for anything.
 TIMEOUT = 5.0  # seconds
 #: How soon a keeper that was just started is tried again.
-RETRY = 0.01  # seconds
+RETRY = 0.002  # seconds
 #: How long a keeper without anything to keep waits for somebody to come.
 IDLE = 10.0  # seconds
 
@@ -62,21 +62,35 @@ class Keeper:
         KeeperError
             None can be started or reached.
         """
-        deadline = time.monotonic() + TIMEOUT
-        started = False
-        while True:
+        starter = self.launch(ttl)
+        if starter is not None:
             try:
-                self._connect()
-                self._set_ttl(ttl)
-                return
-            except (OSError, KeeperError) as error:
-                if time.monotonic() > deadline:
-                    text = f"no keeper answers at {self._path}: {error}"
-                    raise KeeperError(text, reason="unreachable") from error
-            if not started:
-                started = True
-                self._spawn(ttl)
-            time.sleep(RETRY)
+                self.connect(TIMEOUT)
+            finally:
+                if starter.poll() is None:
+                    starter.kill()  # it has detached the keeper by now, or never will
+                starter.wait()
+
+    def launch(self, ttl: float) -> subprocess.Popen[bytes] | None:
+        """Do as `start`, but wait for nothing: `connect` succeeds once the keeper is there.
+
+        Returns
+        -------
+        subprocess.Popen or None
+            The process that starts it and ends then; None if this is connected to one that ran.
+
+        Raises
+        ------
+        KeeperError
+            None can be started.
+        """
+        try:
+            self._connect()
+            self._set_ttl(ttl)
+            return None
+        except (OSError, KeeperError):
+            self.close()
+        return self._spawn(ttl)
 
     def claim(self, session: str, token: int) -> Claim:
         """Become the holder of a session's memory.
@@ -133,19 +147,24 @@ class Keeper:
             if not answer["holdings"] or len(found) >= answer["all"]:
                 return found
 
-    def connect(self) -> None:
-        """Connect to a running keeper.
+    def connect(self, patience: float = 0.0) -> None:
+        """Connect to a running keeper, or one that is there within ``patience`` seconds.
 
         Raises
         ------
         KeeperError
             None runs.
         """
-        try:
-            self._connect()
-        except OSError as error:
-            text = f"no keeper runs at {self._path}"
-            raise KeeperError(text, reason="unreachable") from error
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self._connect()
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    text = f"no keeper runs at {self._path}"
+                    raise KeeperError(text, reason="unreachable") from error
+            time.sleep(RETRY)
 
     def close(self) -> None:
         """Close the connection; the keeper goes on."""
@@ -158,12 +177,12 @@ class Keeper:
             return
         self._socket = unix_sockets.connect(self._path, socket.SOCK_SEQPACKET, TIMEOUT)
 
-    def _spawn(self, ttl: float) -> None:
+    def _spawn(self, ttl: float) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "outlast.server.keeper", "--socket"]
         command += [str(self._path.absolute()), "--ttl", str(ttl), "--idle", str(IDLE)]
         try:
-            subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=TIMEOUT)
-        except (OSError, subprocess.SubprocessError) as error:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        except OSError as error:
             text = f"the keeper cannot be started: {error}"
             raise KeeperError(text, reason="unreachable") from error
 

@@ -13,8 +13,8 @@ from helpers.journal import INCARNATION, TOKEN_HASH, create, epoch
 from outlast.errors import JournalUnavailable, OutlastError
 from outlast.migrations import upgrade
 from outlast.server.drain import Drain
+from outlast.server.pool import WorkerPool
 from outlast.server.sessions import SessionEntry, SessionTable
-from outlast.server.workers import WorkerPool
 from outlast.session.store import Store
 
 HANDLE = {"what": "handle", "kind": "stream", "id": 4096, "recipe": {}, "seq": 1}

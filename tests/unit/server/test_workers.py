@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from outlast.errors import OutlastError, RestoreFailed
-from outlast.server.workers import WorkerPool, WorkerProcess
+from outlast.server.pool import WorkerPool
+from outlast.server.workers import WorkerProcess
 
 
 def refuse(*_: Any, **__: Any) -> None:
@@ -59,8 +60,7 @@ def test_a_spare_worker_that_cannot_be_started_is_done_without(
 def test_a_spare_worker_that_died_is_replaced_and_leaves_nothing(worker: WorkerProcess) -> None:
     pool = WorkerPool("emulated")
     pool.warm()
-    dead = pool._spare
-    assert dead is not None
+    (dead,) = pool._spares
     dead.process.kill()
     dead.process.wait()
 
