@@ -29,11 +29,17 @@ from outlast.server.flow import Flow, Step, run
 from outlast.server.sessions import SessionEntry
 from outlast.server.workers import WorkerProcess
 from outlast.session import wire
-from outlast.session.client import DEFAULT_WINDOW
 from outlast.session.ids import check_session_id, digest, is_anonymous, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow, SessionState
-from outlast.session.schema import PROTOCOL_VERSION, STREAM_FORMAT, Intent, Kind, Wish
+from outlast.session.schema import (
+    DEFAULT_WINDOW,
+    PROTOCOL_VERSION,
+    STREAM_FORMAT,
+    Intent,
+    Kind,
+    Wish,
+)
 from outlast.session.wire import Message
 from outlast.values import is_loopback
 

@@ -11,14 +11,16 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from outlast.messages import keep_freed_memory, receive, stay_in_cache
-from outlast.server.drivers.base import Driver
 from outlast.session import wire
 from outlast.session.schema import MAX_FRAME
+
+if TYPE_CHECKING:
+    from outlast.server.drivers.base import Driver
 
 #: A message may have many payload frames of `MAX_FRAME` bytes, each checked on its own.
 MAX_MESSAGE = MAX_FRAME + (64 << 10)

@@ -21,6 +21,7 @@ from outlast.session.openbatch import OpenBatch
 from outlast.session.pending import Pending, Query, gaps, in_order
 from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import (
+    DEFAULT_WINDOW,
     HANDLE_FIRST,
     PROTOCOL_VERSION,
     STREAM_FORMAT,
@@ -35,8 +36,6 @@ from outlast.session.wire import Message, Reply
 #: A batch is sealed at this many calls or bytes, at a wait, or by the link's timer.
 BATCH_CALLS = 64
 BATCH_BYTES = 256 << 10
-#: Bytes sent and not yet applied, unless WELCOME says otherwise.
-DEFAULT_WINDOW = 32 << 20
 #: Batches sent and not yet applied: far below what ZeroMQ's queues take.
 WINDOW_BATCHES = 256
 

@@ -22,6 +22,8 @@ STREAM_FORMAT = 1
 MAX_FRAME = 1 << 20  # 1 MiB
 #: Copies up to this many bytes travel inside the call stream, larger ones as a frame.
 INLINE_LIMIT = 4096  # bytes
+#: Bytes that a client has sent and the worker not applied yet, unless WELCOME says otherwise.
+DEFAULT_WINDOW = 32 << 20
 
 #: Virtual handles are multiples of this (programs use the low bits as tags).
 HANDLE_STEP = 16
