@@ -27,6 +27,9 @@ from outlast.session.wire import Reply
 
 #: Their first field is the handle they make; when they fail, it is dead from the start.
 ONE_WAY_CREATES = frozenset({Op.FUNCTION_GET, Op.STREAM_CREATE, Op.EVENT_CREATE})
+# Looked at for each call, and slow to get from their classes.
+_LAUNCH, _BIND, _OUTCOME = Op.LAUNCH, Op.BIND, Op.OUTCOME
+_ONE_WAY = OpClass.ONE_WAY
 SUCCESS = int(CUresult.CUDA_SUCCESS)
 NOT_READY = int(CUresult.CUDA_ERROR_NOT_READY)
 #: How long a query waits for replayed work before it says that it is not done.
@@ -119,7 +122,7 @@ class Executor:
     # -- running -------------------------------------------------------------------------------
 
     def run(
-        self, first_seq: int, count: int, skip: int, stream: Any, payloads: Sequence[Any]
+        self, first_seq: int, count: int, skip: int, stream: bytes, payloads: Sequence[Any]
     ) -> None:
         """Apply one admitted batch of ``count`` sequenced calls without its first ``skip``.
 
@@ -136,41 +139,41 @@ class Executor:
         self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
         self._replaying = host.state is State.REPLAYING
-        one_way, answered = OpClass.ONE_WAY, OpClass.ANSWERED
         calls = wire.CallStream(stream, payloads)
-        records, end = calls.stream, len(calls.stream)
+        end = len(stream)
         try:
             for codec, args, data in calls:
-                cls = codec.spec.cls
-                if cls is one_way or cls is answered:
+                if codec.sequenced:
                     seq += 1
                     if seq > last:
                         raise ProtocolError(f"a batch of {count} calls holds more")
                     if seq < start:
                         self._imposed = None
                         continue
+                    op = codec.op
                     issued[0] = seq
-                    issued[1] = codec.op
+                    issued[1] = op
                     driver.tag = self.seq = seq
                     if self.poisoned or self._imposed is not None:
-                        self._apply_unusual(codec.op, cls, args, data)
-                    elif codec.op is Op.LAUNCH:
+                        self._apply_unusual(op, codec.cls, args, data)
+                    elif op is _LAUNCH:
                         self._launch(calls, args, data)
-                    elif cls is one_way:
-                        self._one_way(codec.op, args, data)
+                    elif codec.cls is _ONE_WAY:
+                        self._one_way(op, args, data)
                     else:
                         self.in_call = (seq, time.monotonic())
-                        ANSWERED[codec.op](self, args, data, None)
+                        ANSWERED[op](self, args, data, None)
                     host.advance(seq)
-                elif codec.op is Op.BIND:
-                    self._bind(args[1])
-                elif codec.op is Op.OUTCOME:
+                elif codec.op is _BIND:
+                    if args[1] != self.context:
+                        self._bind(args[1])
+                elif codec.op is _OUTCOME:
                     self._imposed = args
                 else:
                     self._query(codec.op, args)
                 if (
                     calls.offset < end
-                    and records[calls.offset] == LAUNCH
+                    and stream[calls.offset] == LAUNCH
                     and start <= seq + 1 <= last
                     and not self.poisoned
                     and self._imposed is None
@@ -186,6 +189,9 @@ class Executor:
 
     def settle(self) -> None:
         """Answer the waits that are done, in the order they were issued."""
+        if not self.waits:
+            self.note_fault()
+            return
         # Looked at from the last one back: what is done by now was done before whatever comes
         # behind it. The other way round, an answer could overtake the data it waited for.
         done = [self.driver.done(wait.ticket) for wait in reversed(self.waits)]
@@ -242,6 +248,11 @@ class Executor:
         self, ticket: int, kind: ReplyKind, number: int, data: memoryview | None = None
     ) -> None:
         """Answer ``number`` once ``ticket`` is done."""
+        if data is None and not self.waits and self.driver.done(ticket):
+            # At once: there is nothing that the answer could overtake.
+            self.note_fault()
+            self.host.reply(Reply(kind, number, self.poisoned))
+            return
         self.waits.append(Wait(ticket, kind, number, data))
         if data is not None:
             self.coming += len(data)
@@ -417,8 +428,6 @@ class Executor:
             self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
 
     def _bind(self, context: int) -> None:
-        if context == self.context:
-            return
         real = self.handles.real[HandleKind.CONTEXT].get(context, 0)
         self.cuda.cuCtxSetCurrent(real)
         self.context = context

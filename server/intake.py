@@ -66,8 +66,10 @@ class Intake:
 
     def next(self) -> Item | None:
         """Return the next message to handle, if there is one."""
+        if not self._link.messages and not self._held:
+            return None
         item = self._next()
-        if item is not None:
+        if item is not None and len(item[1]) > 1:
             self._bytes += sum(map(len, item[1][1:]))
         return item
 

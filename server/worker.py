@@ -245,7 +245,9 @@ class Worker:
 
     def _flush(self, idle: bool) -> None:
         host = self._host
-        while self.may_act() and (frames := host.take_replies(idle)) is not None:
+        while host.has_news(idle) and self.may_act():
+            frames = host.take_replies(idle)
+            assert frames is not None
             assert host.peer is not None
             if not self._link.send(host.peer, frames):
                 self._lost("its connection is gone")

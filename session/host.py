@@ -23,6 +23,7 @@ from outlast.session.wire import Message, Reply
 
 #: Replies kept for a client that does not acknowledge; above it no call is started.
 REPLY_CACHE_LIMIT = 64 << 20
+_ANSWER = ReplyKind.ANSWER
 
 
 class State(enum.Enum):
@@ -176,14 +177,18 @@ class HostSession:
 
     def reply(self, reply: Reply) -> None:
         """Owe the client a reply; queries' answers are not kept (they are asked again)."""
+        if reply.kind != _ANSWER:
+            self._keep(reply)
+        if self.peer is not None:
+            self._outbox.append(reply)
+
+    def _keep(self, reply: Reply) -> None:
         if reply.kind == ReplyKind.OUTCOME:
             self._outcomes[reply.number] = reply
             heappush(self._order, reply.number)
             self._cached += len(reply.data)
-        elif reply.kind == ReplyKind.DEFERRED:
+        else:
             self._deferred[reply.number] = reply
-        if self.peer is not None:
-            self._outbox.append(reply)
 
     def crowded(self, coming: int) -> bool:
         """Return whether so many reply bytes are unacknowledged that no call may be started.
@@ -209,6 +214,12 @@ class HostSession:
         """Take in an ACK."""
         self._acknowledge(message)
 
+    def has_news(self, idle: bool) -> bool:
+        """Return whether there is something to say: replies, or if ``idle`` the applied seq."""
+        if self.peer is None:
+            return False
+        return bool(self._outbox) or (idle and self.applied > self._told_applied)
+
     def take_replies(self, idle: bool) -> list[Any] | None:
         """Return the next REPLIES message as frames, None if there is nothing to say.
 
@@ -217,15 +228,14 @@ class HostSession:
         idle : bool
             Nothing else is about to happen: tell the applied seq even without replies.
         """
-        if self.peer is None:
-            return None
-        if not self._outbox and not (idle and self.applied > self._told_applied):
+        if not self.has_news(idle):
             return None
         records: list[bytes] = []
         payloads: list[Any] = []
         size = 0
-        while self._outbox and len(records) < 256 and size < 1 << 20:
-            record, payload = wire.pack_reply(self._outbox.popleft(), INLINE_LIMIT)
+        outbox = self._outbox
+        while outbox and len(records) < 256 and size < 1 << 20:
+            record, payload = wire.pack_reply(outbox.popleft(), INLINE_LIMIT)
             records.append(record)
             if payload is not None:
                 payloads.append(payload)

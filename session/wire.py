@@ -168,10 +168,15 @@ def parse_message(frames: Sequence[Any]) -> Message:
 # -- call records ------------------------------------------------------------------------
 
 
+def is_sequenced(op: Op) -> bool:
+    """Return whether calls of ``op`` have a seq (and so a place in the client's log)."""
+    return OPS[op].cls in (OpClass.ONE_WAY, OpClass.ANSWERED)
+
+
 class RecordCodec:
     """Layout of one op's record: fixed fields, then possibly trailing bytes."""
 
-    __slots__ = ("has_data", "op", "spec", "struct")
+    __slots__ = ("cls", "has_data", "op", "sequenced", "size", "spec", "struct", "unpack_from")
 
     def __init__(self, op: Op) -> None:
         spec = OPS[op]
@@ -180,6 +185,11 @@ class RecordCodec:
         self.spec = spec
         self.struct = struct.Struct("<" + "".join(FIXED[f.type] for f in fixed))
         self.has_data = len(fixed) < len(spec.fields)
+        # At hand, because each call needs them.
+        self.cls = spec.cls
+        self.sequenced = is_sequenced(op)
+        self.size = self.struct.size
+        self.unpack_from = self.struct.unpack_from
 
 
 RECORDS = {op: RecordCodec(op) for op in Op}
@@ -234,8 +244,8 @@ class CallStream:
 
     __slots__ = ("_payloads", "begin", "offset", "stream")
 
-    def __init__(self, stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> None:
-        self.stream = bytes(stream)
+    def __init__(self, stream: bytes, payloads: Sequence[Any] = ()) -> None:
+        self.stream = stream
         #: Where the record in hand begins, and where the next one does.
         self.begin = self.offset = 0
         self._payloads = payloads
@@ -248,42 +258,37 @@ class CallStream:
         ProtocolError
             A record is unknown, reaches past the stream, or lacks its payload frame.
         """
-        view, payloads = memoryview(self.stream), self._payloads
-        end = len(view)
+        stream, payloads, head = self.stream, self._payloads, RECORD.size
+        end = len(stream)
         next_payload = 0
-        while (offset := self.offset) < end:
-            if end - offset < 8:
+        while (begin := self.offset) < end:
+            start = begin + head
+            if start > end:
                 raise ProtocolError("a call stream ends inside a record header")
-            number, flags, length = RECORD.unpack_from(view, offset)
-            offset += 8
+            number, flags, length = RECORD.unpack_from(stream, begin)
             codec = _BY_NUMBER.get(number)
             if codec is None:
                 raise ProtocolError(f"unknown operation {number}")
-            fixed = codec.struct.size
-            if length > end - offset or length < fixed:
+            stop = start + length
+            if stop > end or length < codec.size:
                 raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
-            args = codec.struct.unpack_from(view, offset)
+            args = codec.unpack_from(stream, start)
             data: Any = None
-            if codec.has_data:
-                if flags & 1:
-                    if next_payload >= len(payloads):
-                        raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
-                    data = payloads[next_payload]
-                    next_payload += 1
-                else:
-                    data = view[offset + fixed : offset + length]
-            elif flags & 1 or length != fixed:
-                # Records are only extended by later versions, which this one does not speak.
-                raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
-            self.begin, self.offset = self.offset, offset + length
+            if not codec.has_data:
+                if flags & 1 or length != codec.size:
+                    # Records are only extended by later versions, which this one does not speak.
+                    raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
+            elif not flags & 1:
+                data = memoryview(stream)[start + codec.size : stop]
+            elif next_payload < len(payloads):
+                data = payloads[next_payload]
+                next_payload += 1
+            else:
+                raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
+            self.begin, self.offset = begin, stop
             yield codec, args, data
         if next_payload != len(payloads):
             raise ProtocolError("payload frames without a record")
-
-
-def is_sequenced(op: Op) -> bool:
-    """Return whether calls of ``op`` have a seq (and so a place in the client's log)."""
-    return OPS[op].cls in (OpClass.ONE_WAY, OpClass.ANSWERED)
 
 
 _SEQUENCED = {int(op) for op in Op if is_sequenced(op)}
@@ -302,6 +307,8 @@ def split_stream(stream: bytes) -> Iterator[tuple[bytes, bool]]:
 # -- reply records -----------------------------------------------------------------------
 
 _REPLY_KINDS = {int(kind): kind for kind in ReplyKind}
+_ANSWER = ReplyKind.ANSWER
+_REPLY_WITH_VALUE = struct.Struct(REPLY.format + "Q")
 _REPLY_STRUCTS = {
     op: struct.Struct("<" + "".join(FIXED[f.type] for f in spec.reply if f.type in FIXED))
     for op, spec in OPS.items()
@@ -310,13 +317,16 @@ _REPLY_STRUCTS = {
 
 def pack_reply(reply: Reply, inline_limit: int) -> tuple[bytes, Any | None]:
     """Return a reply's record and, for long data, the payload frame it names."""
-    data = reply.data
-    value = b"" if reply.kind == ReplyKind.ANSWER else _U64.pack(reply.value)
-    if len(data) > inline_limit:
-        head = REPLY.pack(reply.number, reply.kind, RecordFlag.PAYLOAD, reply.result, len(value))
-        return head + value, data
-    head = REPLY.pack(reply.number, reply.kind, 0, reply.result, len(value) + len(data))
-    return head + value + bytes(data), None
+    kind, number, result, value, data = reply
+    size = len(data)
+    if size > inline_limit:
+        tail = b"" if kind == _ANSWER else _U64.pack(value)
+        return REPLY.pack(number, kind, RecordFlag.PAYLOAD, result, len(tail)) + tail, data
+    if kind == _ANSWER:
+        head = REPLY.pack(number, kind, 0, result, size)
+    else:
+        head = _REPLY_WITH_VALUE.pack(number, kind, 0, result, _U64.size + size, value)
+    return head + data if size else head, None
 
 
 def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> Iterator[Reply]:

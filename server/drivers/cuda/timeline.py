@@ -158,7 +158,14 @@ class Timeline:
             blocking = [s for s in context.all_streams() if s.blocking]
             orphans = [m for m in context.orphans if m.stream.blocking and not self.finished(m)]
             return self._name([*self._unfinished(blocking), *orphans], _LEGACY)
-        return self._name(self._unfinished([stream]), 0)
+        if stream.dirty:
+            return self.name(self.mark(stream))
+        if stream.mark is None:
+            return 0
+        if self.finished(stream.mark):
+            stream.mark = None
+            return 0
+        return self.name(stream.mark)
 
     def fence(self) -> int:
         """Name all work issued so far, in every stream of every context."""
@@ -171,7 +178,11 @@ class Timeline:
 
     def name(self, mark: Mark) -> int:
         """Return the ticket of one mark."""
-        return 0 if mark.done else self._name([mark], 0)
+        if mark.done:
+            return 0
+        if mark.number not in self._tickets:
+            self._keep(mark.number, (mark,))
+        return mark.number
 
     def done(self, ticket: int) -> bool:
         """Return whether the work behind a ticket has completed, or a fault ended it."""
@@ -244,10 +255,13 @@ class Timeline:
         # what was issued before what.
         ticket = max(m.number for m in marks) + kind
         if ticket not in self._tickets:
-            if len(self._tickets) > MANY_TICKETS:
-                self._tidy()
-            self._tickets[ticket] = tuple(marks)
+            self._keep(ticket, tuple(marks))
         return ticket
+
+    def _keep(self, ticket: int, marks: tuple[Mark, ...]) -> None:
+        if len(self._tickets) > MANY_TICKETS:
+            self._tidy()
+        self._tickets[ticket] = marks
 
     def _tidy(self) -> None:
         for ticket in list(itertools.islice(self._tickets, MANY_TICKETS)):

@@ -202,6 +202,7 @@ def test_a_poisoned_context_without_a_fault_is_reported_with_the_call_that_showe
 
 
 def test_a_short_wait_for_the_device_ends_when_there_are_other_calls(executor, monkeypatch):
+    monkeypatch.setattr(executor.driver, "done", lambda ticket: False)
     executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 7)
     monkeypatch.setattr(executor.driver, "wait_any", lambda tickets, timeout: False)
     looks = iter([False, False, True])
@@ -210,8 +211,26 @@ def test_a_short_wait_for_the_device_ends_when_there_are_other_calls(executor, m
     assert len(executor.waits) == 1
 
 
-def test_a_short_wait_answers_what_is_done_by_then(executor):
-    executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 7)
+def test_what_is_done_is_answered_at_once_unless_data_is_to_come_before(executor):
+    executor.wait_for(0, ReplyKind.ANSWER, 5)
+    assert executor.waits == []
+    executor.wait_for(0, ReplyKind.OUTCOME, 1, memoryview(b"data"))
+    executor.wait_for(0, ReplyKind.ANSWER, 6)
+    assert len(executor.waits) == 2
+    assert [r.number for r in replies(executor)] == [5, 1, 6]
+
+
+def test_a_fault_is_told_before_what_is_answered_at_once(executor, monkeypatch):
+    monkeypatch.setattr(executor.driver, "fault", lambda: Fault(719, 1, "a test's"))
+    executor.wait_for(0, ReplyKind.ANSWER, 5)
+    told = [(r.kind, r.number, r.result) for r in replies(executor)]
+    assert told == [(ReplyKind.DEFERRED, 1, 719), (ReplyKind.ANSWER, 5, 719)]
+
+
+def test_a_short_wait_answers_what_is_done_by_then(executor, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(executor.driver, "done", lambda ticket: False)
+        executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 7)
     executor.linger(3600.0, lambda: False)
     assert executor.waits == []
     assert [reply.number for reply in replies(executor)][-1] == 7
