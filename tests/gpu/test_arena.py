@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from helpers import ptx
 
 from outlast.server.drivers.arena import Arena
 
@@ -20,30 +21,6 @@ pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
 BASE, SIZE = 0x1800_0000_0000, 1 << 40
-
-#: Spins for some nanoseconds and then stores a value.
-LATE_STORE = b"""
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry late(.param .u64 target, .param .u32 value, .param .u64 nanoseconds)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<2>;
-    .reg .b64 %rd<6>;
-    ld.param.u64 %rd1, [target];
-    ld.param.u32 %r1, [value];
-    ld.param.u64 %rd2, [nanoseconds];
-    mov.u64 %rd3, %globaltimer;
-AGAIN:
-    mov.u64 %rd4, %globaltimer;
-    sub.u64 %rd5, %rd4, %rd3;
-    setp.lt.u64 %p1, %rd5, %rd2;
-    @%p1 bra AGAIN;
-    st.global.u32 [%rd1], %r1;
-    ret;
-}
-"""
 
 PRELUDE = """
 import json, socket, sys
@@ -178,7 +155,7 @@ def cuda() -> Iterator[Any]:
 def test_freed_memory_is_neither_unmapped_nor_written_before_pending_work_is_done(
     cuda: Any, size: int
 ) -> None:
-    late = ok(cuda.cuModuleGetFunction(ok(cuda.cuModuleLoadData(LATE_STORE)), b"late"))
+    late = ok(cuda.cuModuleGetFunction(ok(cuda.cuModuleLoadData(ptx.SLOW.encode())), b"slow"))
     first, second = (ok(cuda.cuStreamCreate(1)) for _ in range(2))
     fences = EventFences(cuda, [first, second])
     arena = Arena(cuda, 0, base=BASE, size=SIZE, fences=fences)

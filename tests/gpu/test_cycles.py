@@ -34,6 +34,8 @@ WORKERS = {"cuda": 40, "emulated": 10}
 WARM = {"cuda": 10, "emulated": 5}
 #: How much a process may grow behind that: far less than what each cycle takes, times cycles.
 SLACK = 32 * MIB
+#: Threads that wait for streams are made as they are needed, eight at most.
+FEW = {"cuda": 8, "emulated": 0}
 #: How much less of the device may be free: less than one context takes.
 DEVICE_SLACK = 64 * MIB
 #: What SQLite may have in its log before it takes it into the journal.
@@ -76,7 +78,7 @@ def test_a_thousand_saves_and_restores_leave_nothing_in_the_process_or_on_the_de
         print(f"\n{CYCLES[device]} cycles: {before}, {first} free before")
         print(f"{after}, {last} free behind them")
     assert before is not None
-    after.assert_no_more_than(before, SLACK)
+    after.assert_no_more_than(before, SLACK, FEW[device])
     assert first - last < DEVICE_SLACK
     assert len(provider.list("train")) == 1
     assert len(list((tmp_path / "checkpoints").rglob("manifest.json"))) == 1
@@ -106,7 +108,7 @@ def test_forty_workers_one_after_another_leave_nothing_behind(
         with capsys.disabled():
             print(f"\n{WORKERS[device]} workers: {before} before\n{after} behind them")
         for name in ("gateway", "worker"):
-            after.processes[name].assert_no_more_than(before.processes[name], SLACK)
+            after.processes[name].assert_no_more_than(before.processes[name], SLACK, FEW[device])
         assert before.free - after.free < DEVICE_SLACK
         assert after.journal - before.journal < JOURNAL_SLACK
         session.forget(server.state)

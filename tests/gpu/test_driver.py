@@ -16,7 +16,8 @@ from helpers.kernels import PTX
 
 from outlast.server.drivers.cuda import CudaDriver
 
-pytestmark = pytest.mark.gpu
+#: Nobody else's kernels and contexts on the device: these tests say what is over before what.
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_device]
 
 KERNELS = Path(__file__).resolve().parents[2] / "examples" / "resume_training" / "kernels.ptx"
 #: Not where a session's server would put its memory: both may run on this machine.
@@ -327,7 +328,6 @@ def test_large_memory_that_a_stream_freed_stays_while_the_stream_uses_it(gpu: De
     assert driver.cuMemAllocAsync(64, 0x77)[0] == 400
 
 
-@pytest.mark.whole_device
 def test_memory_runs_out_with_an_error_and_freeing_makes_room(gpu: Device) -> None:
     _, free, total = gpu.driver.cuMemGetInfo()
     assert 0 < free <= total

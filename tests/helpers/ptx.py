@@ -33,26 +33,24 @@ TAPE = (
 """
 )
 
-#: ``slow(u32 *target, u32 value, u64 turns)`` stores the value after that many loads of memory.
+#: ``slow(u32 *target, u32 value, u64 duration)`` stores the value after so many nanoseconds.
 SLOW = (
     _HEAD
     + """
-.visible .entry slow(.param .u64 target, .param .u32 value, .param .u64 turns)
+.visible .entry slow(.param .u64 target, .param .u32 value, .param .u64 duration)
 {
     .reg .pred %p<2>;
-    .reg .u64 %rd<4>;
-    .reg .u32 %r<3>;
+    .reg .u64 %rd<6>;
+    .reg .u32 %r<2>;
     ld.param.u64 %rd1, [target];
     ld.param.u32 %r1, [value];
-    ld.param.u64 %rd2, [turns];
-    mov.u64 %rd3, 0;
+    ld.param.u64 %rd2, [duration];
+    mov.u64 %rd3, %globaltimer;
 AGAIN:
-    setp.ge.u64 %p1, %rd3, %rd2;
-    @%p1 bra DONE;
-    ld.volatile.global.u32 %r2, [%rd1];
-    add.u64 %rd3, %rd3, 1;
-    bra AGAIN;
-DONE:
+    mov.u64 %rd4, %globaltimer;
+    sub.u64 %rd5, %rd4, %rd3;
+    setp.lt.u64 %p1, %rd5, %rd2;
+    @%p1 bra AGAIN;
     st.global.u32 [%rd1], %r1;
     ret;
 }

@@ -7,11 +7,12 @@ import os
 import threading
 
 from helpers.program import Program, ok
-from helpers.server_process import ServerProcess
+from helpers.server_process import DEVICE, ServerProcess
 
 from outlast.shim import driver as cuda
 
-SIZE = (3 << 20) + 17  # more than one frame
+#: More than one frame; on a GPU also more than it copies at once.
+SIZE = (24 << 20 if DEVICE == "cuda" else 3 << 20) + 17  # bytes
 
 
 def test_copies_through_pinned_memory_keep_their_bytes(program: Program) -> None:

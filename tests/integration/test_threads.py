@@ -19,8 +19,8 @@ from outlast.shim import driver as cuda
 RESULT = cuda.CUresult
 THREADS = 16
 CALLS = 1000
-#: Turns of ``slow`` that keep the device busy for seconds.
-SECONDS_LONG = 2_000_000_000
+#: How long ``slow`` keeps the device busy.
+SECONDS_LONG = 10_000_000_000  # nanoseconds
 
 
 def run_in_threads(count: int, work: Callable[[int], None], timeout: float = 50.0) -> None:
