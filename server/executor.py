@@ -207,7 +207,9 @@ class Executor:
         self.waits = left
 
     def linger(self, timeout: float, called: Callable[[], bool]) -> None:
-        """Give the waits a moment, and answer those that are done by then.
+        """Give the newest waits a moment, and answer what is done by then.
+
+        Those that had theirs are announced by the device's descriptor.
 
         Parameters
         ----------
@@ -216,7 +218,9 @@ class Executor:
         called : callable
             Whether there are other calls to do: they end it.
         """
-        tickets = [wait.ticket for wait in self.waits]
+        tickets = [wait.ticket for wait in self.waits if not wait.watched]
+        if not tickets:
+            return
         end = time.monotonic() + timeout
         while not self.driver.wait_any(tickets, LOOK):
             if called() or time.monotonic() >= end:
@@ -230,6 +234,10 @@ class Executor:
                 break  # and so are all before it
             wait.watched = True
             self.driver.watch(wait.ticket)
+
+    def forget_queries(self) -> None:
+        """Forget the queries under way: a client that attaches asks again what it still asks."""
+        self.waits = [wait for wait in self.waits if wait.kind is not ReplyKind.ANSWER]
 
     def idle(self, timeout: float) -> bool:
         """Wait until the device has done everything, and settle; False after ``timeout``."""

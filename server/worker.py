@@ -228,6 +228,7 @@ class Worker:
                 self._flush(idle=True)
         executor.settle()
         if executor.waits and not link.more:
+            self._flush(idle=False)  # what is owed already does not wait for this
             # Short kernels are over before a poll would have begun.
             executor.linger(SHORT_WAIT, link.has_more)
         self._flush(idle=not link.more)
@@ -239,9 +240,7 @@ class Worker:
     def _timeout(self) -> float:
         if self._inbox or self._epochs.has_news:
             return 0.0
-        if self._farewell.waiting:
-            return 0.005
-        return min(0.25, self._link.heartbeat)
+        return 0.005 if self._farewell.waiting else min(0.25, self._link.heartbeat)
 
     def _flush(self, idle: bool) -> None:
         host = self._host
@@ -296,6 +295,7 @@ class Worker:
             message = wire.parse_message(frames)
             if message.kind is Kind.ATTACH:
                 host.attach(peer, message)
+                self._executor.forget_queries()
                 self._link.heard(peer)
                 holds = inventory(self._executor) if host.newcomer else {}
                 self._link.send(peer, host.attached(holds))

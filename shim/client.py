@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Any
 
-from outlast.cuda_types import CUresult
+from outlast.cuda_types import CUresult, CUstream_flags
 from outlast.session.ids import primary_context
 from outlast.session.schema import Op
 from outlast.shim.adoption import adopt
@@ -22,6 +22,7 @@ from outlast.shim.linkage import Link
 from outlast.shim.objects import Context, Device, Event, Function, Module, Stream
 from outlast.shim.pinned import PinnedTable
 from outlast.shim.pools import PoolTable
+from outlast.shim.progress import Progress
 from outlast.shim.tables import HandleTable
 from outlast.shim.thread_state import ThreadState
 
@@ -48,7 +49,8 @@ class Client:
         self.allocations = AllocationTable()
         self.pinned = PinnedTable()
         self.pools = PoolTable(self.devices)
-        self.landings = Landings()
+        self.progress = Progress(link, self.lock)
+        self.landings = Landings(self.progress.tell)
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
         self.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
@@ -93,7 +95,7 @@ class Client:
         """Return a stream by handle; the special ones are those of ``context``."""
         number = as_int(handle)
         if number in LEGACY_STREAMS:
-            return Stream(0, context)
+            return context.legacy
         if number == PER_THREAD_STREAM:
             return self._thread_stream(context)
         return self.streams.get(number)
@@ -109,11 +111,29 @@ class Client:
                 context.thread_streams[thread] = stream
             return stream
 
+    def newest(self, stream: Stream) -> int:
+        """Return the newest call that a wait for a stream waits for."""
+        if stream.handle:
+            return stream.last
+        context = stream.context
+        own = [context.legacy, *context.thread_streams.values(), *self.streams.of(context)]
+        apart = CUstream_flags.CU_STREAM_NON_BLOCKING
+        return max(other.last for other in own if not other.flags & apart)
+
+    def synchronize(self, stream: Stream) -> None:
+        """Wait for a stream's work so far."""
+        newest = self.newest(stream)
+        result = self.link.query(Op.STREAM_SYNC, stream.handle).result
+        if not result:
+            stream.done = max(stream.done, newest)
+        self.waited(stream.context, result)
+
     # -- ends --------------------------------------------------------------------------
 
     def waited(self, context: Context, result: int) -> None:
         """End a call that waited: its own error, else a late one of its context, once."""
         check(result)
+        self.progress.tell()
         self.report_late(context)
 
     def report_late(self, context: Context) -> None:

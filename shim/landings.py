@@ -31,9 +31,16 @@ class _Coming:
 
 
 class Landings:
-    """Copies under way, and the failures of those that ended."""
+    """Copies under way, and the failures of those that ended.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tell
+        Called when the program is about to learn that some have ended.
+    """
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        self._tell = tell
         self._coming: list[_Coming] = []
         self._failed: list[tuple[Context, int]] = []
         self._many = FEW
@@ -82,6 +89,8 @@ class Landings:
             waited = [coming for coming in self._coming if chosen(coming)]
         for coming in waited:
             coming.landing.wait()
+        if waited:
+            self._tell()
         self._sweep()
 
     def _sweep(self) -> None:

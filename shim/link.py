@@ -23,8 +23,8 @@ from outlast.session.ids import HandleAllocator
 from outlast.session.pending import Pending
 from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
 from outlast.shim.caretaker import Caretaker
-from outlast.shim.late_read import LateRead
-from outlast.shim.linkage import Reply
+from outlast.shim.late_answer import LateAnswer
+from outlast.shim.linkage import Lane, Reply
 from outlast.shim.settings import LinkSettings
 from outlast.shim.slabs import Slabs
 
@@ -172,8 +172,11 @@ class SessionLink:
 
     # -- calls ----------------------------------------------------------------------------------
 
-    def send_record(self, head: bytes) -> int:
-        """Append a one-way call whose record is complete already and return its seq."""
+    def send_record(self, head: bytes, lane: Lane | None = None) -> int:
+        """Append a one-way call whose record is complete already and return its seq.
+
+        It is counted in ``lane``, the stream it goes to.
+        """
         session = self._session
         with self._mutex:
             if (
@@ -183,17 +186,21 @@ class SessionLink:
             ):
                 self._admit()
             seq = session.append(head, self._bind())
+            if lane is not None:
+                lane.last = seq
             if session.has_unsent:
                 self._pump.push()
             if self._caretaker.asleep:
                 self._caretaker.rouse()
             return seq
 
-    def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
+    def send(self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None) -> int:
         """Append a one-way call to the log and return its seq; never wait for the server."""
-        return self.send_record(wire.pack_record(op, *args, data=data))
+        return self.send_record(wire.pack_record(op, *args, data=data), lane)
 
-    def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
+    def call(
+        self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None
+    ) -> Reply:
         """Send an answered call and wait for its outcome.
 
         An image longer than a frame goes in pieces, at consecutive places in the order.
@@ -212,6 +219,8 @@ class SessionLink:
                 part = wire.pack_record(Op.IMAGE_PART, args[0], payload=True)
                 self._session.append(part, self._bind(), piece)
             seq = self._session.append(record, self._bind(), payload)
+            if lane is not None:
+                lane.last = seq
             pending = self._session.expect(op, seq)
             self._session.seal()
             return self._wait(pending)
@@ -222,27 +231,44 @@ class SessionLink:
             self._admit()
             return self._wait(self._session.ask(op, args, self._bind()))
 
-    def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
+    def watch(self, op: Op, *args: int) -> LateAnswer:
+        """Ask a query, flush it, and go on; its answer comes ahead of those of later waits."""
+        with self._mutex:
+            self._admit()
+            pending = self._session.ask(op, args, self._bind())
+            self._pump.push()
+        self._caretaker.rouse()
+        return LateAnswer([pending], self._wait_for)
+
+    def look(self) -> None:
+        """Take in what has come, without waiting for more."""
+        with self._mutex:
+            self._pump.look()
+
+    def read_into(self, address: int, size: int, lane: Lane, flags: int, out: memoryview) -> int:
         """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
         with self._mutex:
             pieces: list[Pending] = []
             try:
-                self._issue_read(pieces, address, size, stream, flags, out)
+                self._issue_read(pieces, address, size, lane, flags, out)
                 results = [self._wait(piece).result for piece in pieces]
             finally:
                 # Whoever gives up (Ctrl-C) takes the memory away: nothing may land there later.
                 for piece in pieces:
                     piece.out = None
-        return next((result for result in results if result), 0)
+        failed = next((result for result in results if result), 0)
+        if not failed and pieces:
+            lane.done = max(lane.done, pieces[-1].number)
+        return failed
 
     def read_later(
-        self, address: int, size: int, stream: int, flags: int, out: memoryview
-    ) -> LateRead:
+        self, address: int, size: int, lane: Lane, flags: int, out: memoryview
+    ) -> LateAnswer:
         """Copy device bytes into ``out``, ahead of every answer that tells that it is done."""
         with self._mutex:
             pieces: list[Pending] = []
             try:
-                self._issue_read(pieces, address, size, stream, flags, out)
+                self._issue_read(pieces, address, size, lane, flags, out)
                 if self._session.has_unsent:
                     self._pump.push()
             except BaseException:
@@ -250,14 +276,14 @@ class SessionLink:
                     piece.out = None
                 raise
         self._caretaker.rouse()
-        return LateRead(pieces, self._wait_for)
+        return LateAnswer(pieces, self._wait_for)
 
     def _issue_read(
         self,
         pieces: list[Pending],
         address: int,
         size: int,
-        stream: int,
+        lane: Lane,
         flags: int,
         out: memoryview,
     ) -> None:
@@ -270,13 +296,13 @@ class SessionLink:
         # All pieces at consecutive places in the order: nothing comes in between.
         for offset in range(0, size, MAX_FRAME):
             length = min(MAX_FRAME, size - offset)
-            record = wire.pack_record(Op.COPY_DTOH, address + offset, stream, length, flags)
-            seq = self._session.append(record, bind)
+            record = wire.pack_record(Op.COPY_DTOH, address + offset, lane.handle, length, flags)
+            lane.last = seq = self._session.append(record, bind)
             target = view[offset : offset + length]
             pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
         self._session.seal()
 
-    def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
+    def write_from(self, address: int, lane: Lane, flags: int, data: memoryview) -> int:
         """Take the bytes of ``data`` and copy them to the device. Returns CUresult."""
         view = data.cast("B") if data.nbytes else data
         for offset in range(0, len(view), MAX_FRAME):
@@ -285,14 +311,14 @@ class SessionLink:
             record = wire.pack_record(
                 Op.COPY_HTOD,
                 address + offset,
-                stream,
+                lane.handle,
                 flags,
                 data=bytes(piece) if inline else None,
                 payload=not inline,
             )
             with self._mutex:
                 self._admit()
-                self._session.append(record, self._bind(), None if inline else piece)
+                lane.last = self._session.append(record, self._bind(), None if inline else piece)
                 if self._session.has_unsent:
                     self._pump.push()
         self._caretaker.rouse()

@@ -24,12 +24,22 @@ class Reply:
     data: bytes | memoryview = b""
 
 
+class Lane(Protocol):
+    """A stream, as the link counts its calls."""
+
+    handle: int
+    #: Seq of its newest call.
+    last: int
+    #: Its calls up to this seq are known to be done.
+    done: int
+
+
 class Landing(Protocol):
-    """A copy to the host that nobody waits for yet."""
+    """An answer that nobody waits for yet: a copy to the host, or the end of some work."""
 
     @property
     def done(self) -> bool:
-        """Whether its bytes are there, or never will be."""
+        """Whether it has landed, or never will."""
         ...
 
     @property
@@ -38,7 +48,7 @@ class Landing(Protocol):
         ...
 
     def wait(self) -> None:
-        """Wait until it is done."""
+        """Wait until it is done; raise what ended the link."""
         ...
 
 
@@ -56,15 +66,25 @@ class Link(Protocol):
     #: What an adopted session already holds; empty otherwise.
     inventory: dict[str, Any]
 
-    def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
+    @property
+    def next_seq(self) -> int:
+        """Seq of the next state-changing call."""
+        ...
+
+    def send(self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None) -> int:
         """Append a one-way call to the log and return its seq; never wait for the server."""
         ...
 
-    def send_record(self, head: bytes) -> int:
-        """Append a one-way call whose record is complete already and return its seq."""
+    def send_record(self, head: bytes, lane: Lane | None = None) -> int:
+        """Append a one-way call whose record is complete already and return its seq.
+
+        It is counted in ``lane``, the stream it goes to.
+        """
         ...
 
-    def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
+    def call(
+        self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None
+    ) -> Reply:
         """Send an answered call and wait for its outcome."""
         ...
 
@@ -72,17 +92,25 @@ class Link(Protocol):
         """Ask a query and wait for its answer; the link adds the query's number."""
         ...
 
-    def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
+    def watch(self, op: Op, *args: int) -> Landing:
+        """Ask a query, flush it, and go on; its answer comes ahead of those of later waits."""
+        ...
+
+    def look(self) -> None:
+        """Take in what has come, without waiting for more."""
+        ...
+
+    def read_into(self, address: int, size: int, lane: Lane, flags: int, out: memoryview) -> int:
         """Copy device bytes into ``out`` and wait until they are there. Returns CUresult."""
         ...
 
     def read_later(
-        self, address: int, size: int, stream: int, flags: int, out: memoryview
+        self, address: int, size: int, lane: Lane, flags: int, out: memoryview
     ) -> Landing:
         """Copy device bytes into ``out``, ahead of every answer that tells that it is done."""
         ...
 
-    def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
+    def write_from(self, address: int, lane: Lane, flags: int, data: memoryview) -> int:
         """Take the bytes of ``data`` and copy them to the device. Returns CUresult."""
         ...
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import primary_context
+from outlast.shim.linkage import Landing
 
-#: Packs the values of one launch: record bytes up to the parameters, packer of the rest.
-Plan = tuple[bytes, Callable[..., bytes]]
+#: Packs the values of one launch: record bytes up to the parameters, packer of the rest; and
+#: the stream it goes to.
+Plan = tuple[bytes, Callable[..., bytes], "Stream"]
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +59,13 @@ class Context:
     plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
     #: The explicit streams behind handle 2 (per-thread default stream), by thread id.
     thread_streams: dict[int, Stream] = field(default_factory=dict)
+    #: Its legacy default stream.
+    legacy: Stream = field(init=False)
+    #: Its calls up to this seq are known to be done.
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.legacy = Stream(0, self)
 
     @classmethod
     def primary_of(cls, device: Device) -> Context:
@@ -72,6 +81,24 @@ class Stream:
     context: Context
     flags: int = 0
     priority: int = 0
+    #: Seq of its newest call.
+    last: int = 0
+    #: Its calls up to this seq are known to be done.
+    done: int = 0
+    #: Its work when the program last asked whether that is done.
+    place: Place | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """The work of a stream up to a call, for which the program may ask whether it is done."""
+
+    stream: Stream
+    seq: int
+    #: Announces its end.
+    watch: Landing | None = None
+    #: What the program had been told when it was known not to be done (see `Progress`).
+    told: int = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -82,6 +109,8 @@ class Event:
     context: Context
     flags: int = 0
     recorded: bool = False
+    #: Its latest record by this process; what was recorded before is done.
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ log = logging.getLogger("outlast.link")
 ACK_INTERVAL = 0.05  # seconds
 #: Bytes landed after which one is sent at once.
 ACK_BYTES = 8 << 20
+#: How long a thread that only looks leaves the processor to the one that receives.
+GLANCE = 50e-6  # seconds
 #: How often a thread that wants the transport looks whether it is free.
 CLAIM_WAIT = 0.02  # seconds
 
@@ -88,6 +90,13 @@ class Pump:
             self.changed.wait(timeout)
             return
         self.pump(self.transport, timeout)
+
+    def look(self) -> None:
+        """Take in what has come; where another thread does so, let it."""
+        if self.polling or self.transport is None or self._claims:
+            self.turn(GLANCE)
+        else:
+            self.pump(self.transport, 0.0)
 
     def take_over(self, timeout: float) -> bool:
         """Have the thread that polls stand back, however long its own wait is.

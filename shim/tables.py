@@ -44,7 +44,11 @@ class HandleTable(Generic[T]):
         """Drop an object."""
         del self._rows[item.handle]
 
+    def of(self, context: Context) -> list[T]:
+        """Return the objects of a context."""
+        return [item for item in list(self._rows.values()) if item.context is context]
+
     def drop_context(self, context: Context) -> None:
         """Drop every object of a context."""
-        for handle in [h for h, item in self._rows.items() if item.context is context]:
-            del self._rows[handle]
+        for item in self.of(context):
+            self.remove(item)

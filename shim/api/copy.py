@@ -76,7 +76,7 @@ def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tu
         if me.landings:
             me.landings.wait_for_range(*extent(source, size))
         data = readable(me, source, size)
-        check(me.link.write_from(address, stream.handle, flags, data))
+        check(me.link.write_from(address, stream, flags, data))
         if flags == _SYNC and me.landings:
             me.landings.wait_as_legacy(stream.context)
     return OK
@@ -92,10 +92,10 @@ def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> 
         me.allocations.check_range(address, size)
         out = writable(me, target, size)
         if flags == _ASYNC and len(me.pinned) and me.pinned.holds(*extent(target, size)):
-            landing = me.link.read_later(address, size, stream.handle, flags, out)
+            landing = me.link.read_later(address, size, stream, flags, out)
             me.landings.add(landing, extent(target, size)[0], size, stream)
             return OK
-        result = me.link.read_into(address, size, stream.handle, flags, out)
+        result = me.link.read_into(address, size, stream, flags, out)
         me.waited(stream.context, result)
     return OK
 
@@ -110,5 +110,5 @@ def _move(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tupl
         with me.lock:
             me.allocations.check_range(destination, size)
             me.allocations.check_range(origin, size)
-            me.link.send(Op.COPY_DTOD, destination, origin, stream.handle, size, flags)
+            me.link.send(Op.COPY_DTOD, destination, origin, stream.handle, size, flags, lane=stream)
     return OK

@@ -10,7 +10,7 @@ from outlast.session.wire import unpack_reply
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import as_result, check, require
 from outlast.shim.handles import CUevent
-from outlast.shim.objects import Event
+from outlast.shim.objects import Event, Place
 
 _KNOWN = CUevent_flags.CU_EVENT_BLOCKING_SYNC | CUevent_flags.CU_EVENT_DISABLE_TIMING
 
@@ -58,7 +58,9 @@ def cuEventRecordWithFlags(hEvent: Any, hStream: Any, flags: int) -> tuple[CUres
         event = me.events.get(hEvent)
         stream = me.stream(hStream, context)
         require(event.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
-        me.link.send(Op.EVENT_RECORD, event.handle, stream.handle, int(flags))
+        told = me.progress.told
+        seq = me.link.send(Op.EVENT_RECORD, event.handle, stream.handle, int(flags), lane=stream)
+        event.place = Place(stream, seq, told=told)
         event.recorded = True
     return OK
 
@@ -69,9 +71,8 @@ def cuEventQuery(hEvent: Any) -> tuple[CUresult]:
     me = client()
     me.enter()
     event = me.events.get(hEvent)
-    if not event.recorded:
-        return OK
-    return (as_result(me.link.query(Op.EVENT_QUERY, event.handle).result),)
+    place = event.place
+    return OK if place is None else (as_result(me.progress.query(event, place)),)
 
 
 @api()
@@ -80,8 +81,7 @@ def cuEventSynchronize(hEvent: Any) -> tuple[CUresult]:
     me = client()
     me.enter()
     event = me.events.get(hEvent)
-    result = me.link.query(Op.EVENT_SYNC, event.handle).result if event.recorded else 0
-    me.waited(event.context, result)
+    me.waited(event.context, me.progress.wait(event))
     return OK
 
 
@@ -96,5 +96,6 @@ def cuEventElapsedTime(hStart: Any, hEnd: Any) -> tuple[CUresult, float]:
         require(timed, CUresult.CUDA_ERROR_INVALID_HANDLE)
     reply = me.link.query(Op.EVENT_ELAPSED, start.handle, end.handle)
     check(reply.result)
+    me.progress.tell()
     (milliseconds,) = unpack_reply(Op.EVENT_ELAPSED, reply.data)
     return SUCCESS, milliseconds

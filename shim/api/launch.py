@@ -101,7 +101,7 @@ def cuLaunchKernel(
     me = process.client
     try:
         values, types = kernelParams
-        head, pack = me.thread.plans[  # type: ignore[union-attr]
+        head, pack, stream = me.thread.plans[  # type: ignore[union-attr]
             f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
             sharedMemBytes, hStream, types,
         ]  # fmt: skip
@@ -118,7 +118,7 @@ def cuLaunchKernel(
         sticky = link.sticky()
         if sticky:
             return (as_result(sticky),)
-        link.send_record(record)
+        link.send_record(record, stream)
     except OutlastError as error:
         return (as_result(process.report(error)),)
     return OK
@@ -134,15 +134,14 @@ def _launch(
     values, types = _form(me, kernelParams, extra)
     key = (f, *grid, *block, shared, hStream, types)
     plan = context.plans.get(key) if _is_key(key) else None
-    head, pack = plan or _check(me, context, key)
+    head, pack, stream = plan or _check(me, context, key)
     try:
         data = pack(*values)
     except NEEDS_CONVERSION:
         data = pack(*convert(types, values))
-    me.link.send_record(head + data)
+    me.link.send_record(head + data, stream)
     if me.launch_blocking:
-        stream = me.stream(hStream, context)
-        me.waited(stream.context, me.link.query(Op.STREAM_SYNC, stream.handle).result)
+        me.synchronize(stream)
     return OK
 
 
@@ -172,7 +171,8 @@ def _check(me: Client, context: Context, key: Key) -> Plan:
         stream = me.stream(hStream, context)
         require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
         _check_configuration(function, grid, block, shared)
-        plan = _head(function, stream, grid, block, shared), _packer(function, types)
+        head = _head(function, stream, grid, block, shared)
+        plan = head, _packer(function, types), stream
         # Whatever may invalidate the plan empties the plans of the function's context.
         if function.context is context and not me.launch_blocking and _is_key(key):
             if len(context.plans) >= MAX_PLANS:

@@ -61,7 +61,7 @@ def _fill(
     if count:
         with me.lock:
             me.allocations.check_range(address, count * width)
-            me.link.send(Op.MEMSET, address, stream.handle, count, value, width, flags)
+            me.link.send(Op.MEMSET, address, stream.handle, count, value, width, flags, lane=stream)
         if flags == _SYNC and me.landings:
             me.landings.wait_as_legacy(stream.context)
     return OK

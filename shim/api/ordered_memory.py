@@ -51,7 +51,7 @@ def cuMemFreeAsync(dptr: Any, hStream: Any) -> tuple[CUresult]:
         stream = me.stream(hStream, context)
         if address:
             allocation_at(me, address)
-            me.link.send(Op.MEM_FREE_ASYNC, address, stream.handle)
+            me.link.send(Op.MEM_FREE_ASYNC, address, stream.handle, lane=stream)
             me.allocations.remove(address)
     return OK
 
@@ -68,7 +68,7 @@ def _allocate(
     me.report_late(context)
     pool.take(size)
     try:
-        reply = me.link.call(Op.MEM_ALLOC_ASYNC, size, stream.handle)
+        reply = me.link.call(Op.MEM_ALLOC_ASYNC, size, stream.handle, lane=stream)
         check(reply.result)
         with me.lock:
             require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)

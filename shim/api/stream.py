@@ -53,8 +53,7 @@ def cuStreamDestroy(hStream: Any) -> tuple[CUresult]:
 def cuStreamSynchronize(hStream: Any) -> tuple[CUresult]:
     """Wait for a stream's work."""
     me = client()
-    stream = me.stream(hStream, me.enter())
-    me.waited(stream.context, me.link.query(Op.STREAM_SYNC, stream.handle).result)
+    me.synchronize(me.stream(hStream, me.enter()))
     return OK
 
 
@@ -63,7 +62,8 @@ def cuStreamQuery(hStream: Any) -> tuple[CUresult]:
     """Return whether a stream's work is done (SUCCESS) or not (NOT_READY)."""
     me = client()
     stream = me.stream(hStream, me.enter())
-    return (as_result(me.link.query(Op.STREAM_QUERY, stream.handle).result),)
+    place = me.progress.place_of(stream, me.newest(stream))
+    return (as_result(me.progress.query(stream, place)),)
 
 
 @api()
@@ -75,7 +75,7 @@ def cuStreamWaitEvent(hStream: Any, hEvent: Any, Flags: int) -> tuple[CUresult]:
     with me.lock:
         stream = me.stream(hStream, context)
         event = me.events.get(hEvent)
-        me.link.send(Op.STREAM_WAIT_EVENT, stream.handle, event.handle, int(Flags))
+        me.link.send(Op.STREAM_WAIT_EVENT, stream.handle, event.handle, int(Flags), lane=stream)
     return OK
 
 

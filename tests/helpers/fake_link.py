@@ -16,7 +16,7 @@ from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import HandleAllocator
 from outlast.session.schema import OPS, Op, OpClass
 from outlast.session.wire import CallStream, pack_fields, pack_record
-from outlast.shim.linkage import Reply
+from outlast.shim.linkage import Lane, Reply
 
 ARENA = 0x1000_0000_0000
 ARENA_SIZE = 1 << 40  # bytes
@@ -75,6 +75,20 @@ class FakeLanding:
             self.done = True
 
 
+class FakeWatch:
+    """A query whose answer comes when the link says that the work is done."""
+
+    def __init__(self, ask: Callable[[], Reply]) -> None:
+        self.done = False
+        self.result = 0
+        self._ask = ask
+
+    def wait(self) -> None:
+        if not self.done:
+            self.result = self._ask().result
+            self.done = True
+
+
 class FakeLink:
     """A `Link` with everything in this process."""
 
@@ -96,6 +110,10 @@ class FakeLink:
         self.closed = False
         #: Copies that nobody waited for; what is done is there before any answer of a query.
         self.landings: list[FakeLanding] = []
+        #: Queries that nobody waited for. They are answered when somebody looks, unless work is
+        #: under way.
+        self.watches: list[FakeWatch] = []
+        self.busy = False
         self._functions: dict[int, str] = {}
         self._events: dict[int, int] = {}
         self._handles = HandleAllocator()
@@ -121,19 +139,32 @@ class FakeLink:
 
     # -- Link --------------------------------------------------------------------------
 
-    def send(self, op: Op, *args: int, data: bytes | None = None) -> int:
-        assert OPS[op].cls is OpClass.ONE_WAY, f"{op.name} needs an answer"
-        return self.send_record(pack_record(op, *args, data=data))
+    @property
+    def next_seq(self) -> int:
+        return len(self.calls) + 1
 
-    def send_record(self, head: bytes) -> int:
+    def send(self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None) -> int:
+        assert OPS[op].cls is OpClass.ONE_WAY, f"{op.name} needs an answer"
+        return self.send_record(pack_record(op, *args, data=data), lane)
+
+    def send_record(self, head: bytes, lane: Lane | None = None) -> int:
         with self._lock:
             self._run(head)
-            return len(self.calls)
+            return self._count(lane)
 
-    def call(self, op: Op, *args: int, data: bytes | None = None) -> Reply:
+    def call(
+        self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None
+    ) -> Reply:
         assert OPS[op].cls is OpClass.ANSWERED, f"{op.name} has no answer"
         with self._lock:
-            return self._run(pack_record(op, *args, data=data))
+            reply = self._run(pack_record(op, *args, data=data))
+            self._count(lane)
+            return reply
+
+    def _count(self, lane: Lane | None) -> int:
+        if lane is not None:
+            lane.last = len(self.calls)
+        return len(self.calls)
 
     def query(self, op: Op, *args: int) -> Reply:
         assert OPS[op].cls is OpClass.QUERY, f"{op.name} is no query"
@@ -142,22 +173,31 @@ class FakeLink:
                 landing.wait()
             return self._run(pack_record(op, 1, *args))
 
-    def read_into(self, address: int, size: int, stream: int, flags: int, out: memoryview) -> int:
+    def watch(self, op: Op, *args: int) -> FakeWatch:
+        self.watches.append(FakeWatch(lambda: self.query(op, *args)))
+        return self.watches[-1]
+
+    def look(self) -> None:
+        while self.watches and not self.busy:
+            self.watches.pop(0).wait()
+
+    def read_into(self, address: int, size: int, lane: Lane, flags: int, out: memoryview) -> int:
         assert out.nbytes == size
-        reply = self.call(Op.COPY_DTOH, address, stream, size, flags)
+        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags, lane=lane)
         out[:] = bytes(reply.data) or bytes(size)
+        lane.done = lane.last
         return reply.result
 
     def read_later(
-        self, address: int, size: int, stream: int, flags: int, out: memoryview
+        self, address: int, size: int, lane: Lane, flags: int, out: memoryview
     ) -> FakeLanding:
         assert out.nbytes == size
-        reply = self.call(Op.COPY_DTOH, address, stream, size, flags)
+        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags, lane=lane)
         self.landings.append(FakeLanding(reply, out))
         return self.landings[-1]
 
-    def write_from(self, address: int, stream: int, flags: int, data: memoryview) -> int:
-        self.send(Op.COPY_HTOD, address, stream, flags, data=bytes(data))
+    def write_from(self, address: int, lane: Lane, flags: int, data: memoryview) -> int:
+        self.send(Op.COPY_HTOD, address, lane.handle, flags, data=bytes(data), lane=lane)
         return 0
 
     def new_handle(self) -> int:

@@ -1,9 +1,13 @@
-"""A kernel of the emulated device that goes on when it is told to, so no test measures time."""
+"""A kernel that goes on when it is told to, so no test measures time."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
+
+from helpers.server_process import DEVICE, ServerProcess
+
+_NON_BLOCKING = 1
 
 _PTX = b"""
 .version 8.0
@@ -35,7 +39,7 @@ class Gate:
         self._module = _checked(cuda.cuModuleLoadData(_PTX))
         self._kernel = _checked(cuda.cuModuleGetFunction(self._module, b"pass"))
         self._flag = _checked(cuda.cuMemAlloc(4))
-        self._word = ctypes.c_uint32.from_address(int(self._flag))
+        assert cuda.cuMemsetD32(self._flag, 0, 1)[0] == 0
         assert cuda.cuCtxSynchronize()[0] == 0
 
     def store_behind(self, target: int, value: int, stream: int = 0) -> None:
@@ -48,7 +52,23 @@ class Gate:
 
     def open(self) -> None:
         """Let the kernels go on, those to come too."""
-        self._word.value = 1
+        ctypes.c_uint32.from_address(int(self._flag)).value = 1
+
+    def open_in(self, server: ServerProcess) -> None:
+        """Do so where the device is a server's.
+
+        On a GPU another stream does it; the emulated device does everything in the order of
+        issue, so it is done from outside.
+        """
+        if DEVICE == "cuda":
+            stream = _checked(self._cuda.cuStreamCreate(_NON_BLOCKING))
+            assert self._cuda.cuMemsetD32Async(self._flag, 1, 1, stream)[0] == 0
+            assert self._cuda.cuStreamDestroy(stream)[0] == 0
+            return
+        for pid in server.session_workers():
+            with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+                memory.seek(int(self._flag))
+                memory.write(bytes((1, 0, 0, 0)))
 
 
 def _checked(returned: tuple[Any, ...]) -> Any:

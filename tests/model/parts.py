@@ -138,7 +138,7 @@ class ModelWorker:
     token: int
     host: HostSession = field(default_factory=HostSession)
     state: list[Applied] = field(default_factory=list)
-    #: Reads that the device has not done yet.
+    #: Reads that the device has not done yet, and what is to be announced behind them.
     waits: list[Reply] = field(default_factory=list)
     saving: tuple[Cut, tuple[Applied, ...]] | None = None
     may_act: bool = True
@@ -156,6 +156,8 @@ class ModelWorker:
         for codec, args, _ in wire.CallStream(stream, payloads):
             if codec.op is Op.OUTCOME:
                 imposed = args
+            elif codec.op is Op.STREAM_SYNC:
+                self.waits.append(Reply(ReplyKind.ANSWER, args[0], self.poisoned))
             elif codec.spec.cls is OpClass.QUERY:
                 data = wire.pack_fields(Op.MEM_INFO, self.host.applied, 0)
                 data = b"" if self.poisoned else data
@@ -205,8 +207,12 @@ class ModelWorker:
             self.host.reply(Reply(read.kind, read.number, STICKY))
         self.waits.clear()
 
+    def forget_queries(self) -> None:
+        """Forget what is asked again by whoever attaches."""
+        self.waits = [wait for wait in self.waits if wait.kind is not ReplyKind.ANSWER]
+
     def settle(self) -> None:
-        """Answer the reads."""
+        """Answer the reads, and announce."""
         waits, self.waits = self.waits, []
         for reply in waits:
             self.host.reply(reply)

@@ -18,8 +18,9 @@ class Programs(State):
         session = client.session
         batch, client.script = client.script[0], client.script[1:]
         for kind in batch:
-            if kind == "ask":
-                pending = session.ask(Op.MEM_INFO, (), BIND)
+            if kind in ("ask", "watch"):
+                ask = (Op.MEM_INFO, ()) if kind == "ask" else (Op.STREAM_SYNC, (0,))
+                pending = session.ask(*ask, BIND)
                 client.queries[pending.number] = (session.next_seq - 1, pending)
                 continue
             uid = session.next_seq + (1000 if name == "B" else 0)
@@ -103,7 +104,11 @@ class Programs(State):
             if client.landed.setdefault(seq, seen) != seen:
                 raise Violation("landed_once", f"call {seq} landed as {seen} too")
         for after, query in client.queries.values():
-            if query.reply is not None and not query.reply.result:
+            if query.reply is None or query.reply.result:
+                continue
+            if query.op is Op.STREAM_SYNC:
+                self._check_data(client, after)
+            else:
                 (free, _) = wire.unpack_reply(Op.MEM_INFO, query.reply.data)
                 if free < after:
                     raise Violation("query_order", f"asked behind {after}, answered at {free}")
@@ -113,3 +118,11 @@ class Programs(State):
                 raise Violation("deferred_once", f"late failure of call {seq} with another result")
             client.landed[seq] = (FAILURE, seq)
             client.reported.append(seq)
+
+    def _check_data(self, client: Client, after: int) -> None:
+        """Raise unless the bytes of all copies are there that were issued by then."""
+        for seq, pending in client.waiting.items():
+            if seq <= after and not pending.done:
+                raise Violation(
+                    "data_first", f"{after} is told to be done, copy {seq} is not there"
+                )

@@ -19,6 +19,7 @@ PROPERTIES = {
     "lost_only_without_a_way": "a session is lost only when no epoch and log fit together",
     "spared": "a program that recovers sees nothing of an error that does not come again",
     "query_order": "a query is answered behind every call before it",
+    "data_first": "whoever is told that work is done has the bytes of the copies in it",
     "quiescence": "without further faults everything gets applied and answered",
 }
 

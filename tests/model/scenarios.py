@@ -9,6 +9,12 @@ SMALL = {
     "a link breaks among answered, failing, reading and asking calls": Bounds(
         {"A": (("alloc", "one"), ("bad", "read"), ("ask",))}, {"break": 1}, 1
     ),
+    "a worker dies while the end of some work is awaited": Bounds(
+        {"A": (("read", "watch"), ("one",))}, {"break": 1, "crash": 1, "epoch": 1}, 2
+    ),
+    "a device fails while the end of some work is awaited": Bounds(
+        {"A": (("read", "watch"), ("one",))}, {"poison": 1, "break": 1}, 2, recovers=True
+    ),
     "a link breaks twice": Bounds({"A": (("alloc", "bad"),)}, {"break": 2}, 2),
     "the window lets one batch go at a time": Bounds(
         {"A": (("alloc", "one"), ("ask",), ("read",))}, {"break": 1, "crash": 1}, 2, window=1

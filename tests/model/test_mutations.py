@@ -11,6 +11,7 @@ from model.explorer import Explorer
 from model.gateway import Gateway
 from model.parts import Bounds
 
+from outlast.session import client as client_module
 from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
 from outlast.session.deferred import LandedFailures
@@ -27,6 +28,7 @@ STUMBLES = Bounds({"A": (("alloc", "bad"),)}, {"stumble": 1}, 1)
 EPOCH = Bounds({"A": (("read",),)}, {"crash_all": 1, "epoch": 1}, 1)
 EPOCHS = Bounds({"A": (("bad",), ("one",))}, {"crash_all": 1, "epoch": 2}, 1)
 TAKEOVER = Bounds({"A": (("alloc",), ("one",))}, {"takeover": 1, "break": 1}, 2, late_frames=True)
+WATCH = Bounds({"A": (("read", "watch"), ("one",))}, {"break": 1, "crash": 1}, 1)
 POISON = Bounds({"A": (("one", "alloc"), ("ask",))}, {"poison": 1}, 1, recovers=True)
 ADOPTION = Bounds(
     {"A": (("one",), ("bad",)), "B": (("one",),)}, {"break": 1, "crash": 1}, 2, late_frames=True
@@ -102,6 +104,10 @@ def queries_are_not_asked_again(patch: Patch) -> None:
     patch.setattr(ClientSession, "_requeue", requeue)
 
 
+def queries_are_asked_again_ahead_of_their_calls(patch: Patch) -> None:
+    patch.setattr(client_module, "in_order", lambda batches, queries: [*queries, *batches])
+
+
 def adopter_begins_with_the_first_seq(patch: Patch) -> None:
     def start(self: ClientSession, applied: int, inventory: Any) -> None:
         original(self, applied, inventory)
@@ -152,6 +158,8 @@ MUTATIONS: list[tuple[Callable[[Patch], None], Bounds, set[str]]] = [
     (late_failures_are_never_acknowledged, LINKS, {"deferred_once"}),
     (acknowledgements_pass_over_gaps, LINKS, {"quiescence"}),
     (queries_are_not_asked_again, Bounds({"A": (("ask",),)}, {"break": 1}, 1), {"quiescence"}),
+    (queries_are_asked_again_ahead_of_their_calls, WATCH, {"data_first"}),
+    (queries_are_not_asked_again, WATCH, {"quiescence"}),
     (an_adopter_may_begin_with_nothing, CORRUPTION, {"nothing_acknowledged_lost"}),
     (gateway_keeps_a_worker_whose_contexts_have_ended, POISON, {"spared"}),
     (an_error_is_heard_before_the_worker_is_given_up, POISON, {"spared"}),

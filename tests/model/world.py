@@ -54,6 +54,7 @@ class World(Happenings, Programs, Gateway):
         host = worker.host
         if message.kind is Kind.ATTACH:
             host.attach(peer, message)
+            worker.forget_queries()
             inventory = {"next_handle": 0, "state": worker.state}
             self._send(peer, tuple(host.attached(inventory)), bounds)
             return

@@ -236,6 +236,23 @@ def test_a_short_wait_answers_what_is_done_by_then(executor, monkeypatch):
     assert [reply.number for reply in replies(executor)][-1] == 7
 
 
+def test_each_wait_gets_a_short_wait_once(executor, monkeypatch):
+    monkeypatch.setattr(executor.driver, "done", lambda ticket: False)
+    executor.wait_for(executor.driver.ticket(), ReplyKind.ANSWER, 7)
+    executor.watch()
+    monkeypatch.setattr(executor.driver, "wait_any", lambda *_: pytest.fail("waits again"))
+    executor.linger(3600.0, lambda: False)
+    assert len(executor.waits) == 1
+
+
+def test_a_client_that_comes_back_asks_its_queries_again_and_copies_stay_owed(executor):
+    executor.wait_for(executor.driver.ticket(), ReplyKind.ANSWER, 7)
+    executor.wait_for(executor.driver.ticket(), ReplyKind.OUTCOME, 1, memoryview(b"data"))
+    executor.forget_queries()
+    assert [wait.kind for wait in executor.waits] == [ReplyKind.OUTCOME]
+    assert executor.coming == 4
+
+
 CREATE = wire.pack_record(Op.STREAM_CREATE, STREAM, 1, 0)
 ALLOC_ASYNC = wire.pack_record(Op.MEM_ALLOC_ASYNC, 4096, STREAM)
 

@@ -43,7 +43,7 @@ def launch(function, parameters=(VALUES, TYPES), grid=(1, 1, 1), block=(1, 1, 1)
 
 def test_the_record_is_that_of_the_wire_table(link, kernel):
     records = []
-    link.send_record = lambda head: records.append(head) or 1
+    link.send_record = lambda head, lane=None: records.append(head) or 1
     for _ in range(2):
         assert launch(kernel, grid=(1, 2, 3), block=(4, 5, 6), shared=7) == (0,)
     fields = (kernel, 0, 1, 2, 3, 4, 5, 6, 7)

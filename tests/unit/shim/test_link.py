@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from outlast.session.client import ClientSession
 from outlast.session.schema import Kind, Op
 from outlast.shim.link import SessionLink
 from outlast.shim.settings import LinkSettings
+
+#: Stands for a stream.
+LANE = SimpleNamespace(handle=0, last=0, done=0)
 
 
 @contextmanager
@@ -197,7 +201,7 @@ def test_bytes_of_a_copy_that_was_given_up_land_nowhere(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(link, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            link.read_into(0x1000, 8, 0, 0, memoryview(target))
+            link.read_into(0x1000, 8, LANE, 0, memoryview(target))
         (pending,) = link._session._pending.values()
         pending.settle(wire.Reply(wire.ReplyKind.OUTCOME, pending.number, data=b"\1" * 8))
         assert target == bytes(8)

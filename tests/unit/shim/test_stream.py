@@ -29,11 +29,8 @@ def test_priorities_are_clamped_to_the_range(link, context):
     assert driver.cuStreamCreate(2) == (1, None)
 
 
-def test_waits_and_queries_give_the_servers_answer(link, context):
+def test_waits_give_the_servers_answer(link, context):
     _, stream = driver.cuStreamCreate(0)
-    link.fail_next[Op.STREAM_QUERY] = 600
-    assert driver.cuStreamQuery(stream) == (600,)
-    assert driver.cuStreamQuery(stream) == (0,)
     link.fail_next[Op.STREAM_SYNC] = 700
     assert driver.cuStreamSynchronize(stream) == (700,)
     link.fail_next[Op.STREAM_SYNC] = 123456
@@ -104,15 +101,13 @@ def test_an_event_never_recorded_is_complete(link, context):
     assert len(link.calls) == before
 
 
-def test_a_recorded_event_is_asked_for(link, context):
+def test_a_recorded_event_is_waited_for(link, context):
     _, event = driver.cuEventCreate(0)
     _, stream = driver.cuStreamCreate(0)
     assert driver.cuEventRecord(event, stream) == (0,)
     assert link.calls[-1] == (Op.EVENT_RECORD, (event, stream, 0), None)
-    link.fail_next[Op.EVENT_QUERY] = 600
-    assert driver.cuEventQuery(event) == (600,)
-    assert driver.cuEventQuery(event) == (0,)
     assert driver.cuEventSynchronize(event) == (0,)
+    assert link.calls[-1][0] is Op.EVENT_SYNC
     assert driver.cuStreamWaitEvent(stream, event, 0) == (0,)
     assert link.calls[-1] == (Op.STREAM_WAIT_EVENT, (stream, event, 0), None)
 

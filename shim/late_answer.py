@@ -1,4 +1,4 @@
-"""A device-to-host copy that the program did not wait for."""
+"""What the program did not wait for: a copy to the host, or the end of some work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from outlast.session.pending import Pending
 
 
-class LateRead:
-    """Pieces of one copy; implements `outlast.shim.linkage.Landing`.
+class LateAnswer:
+    """An answer in one piece or several; implements `outlast.shim.linkage.Landing`.
 
     Parameters
     ----------
     pieces
-        What its bytes come in.
+        What it comes in.
     wait
         Waits for a piece; raises what ended the link.
     """
