@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from outlast import values
+from outlast.available_memory import available_memory
 from outlast.log import LEVELS
 from outlast.settings import DEFAULT, resolve, setting, settings_of, switch, unusable
 
@@ -23,8 +24,15 @@ DEFAULT_ENDPOINT: Final = f"tcp://127.0.0.1:{values.DEFAULT_PORT}"
 HEARTBEAT_TIMEOUT_LIMIT: Final = 65.536  # seconds
 #: A shorter lease could not be renewed in time.
 LEAST_LEASE: Final = 1.0  # seconds
-#: Hard limit of the log when none is set, in multiples of its cap.
+#: Memory of a client's log when none is set: this share of what is available, within bounds.
+REPLAY_LIMIT_SHARE: Final = 1 / 4
+LEAST_REPLAY_LIMIT: Final = 32 << 20  # 32 MiB
+MOST_REPLAY_LIMIT: Final = 4 << 30  # 4 GiB
+#: The same where nobody says what is available.
+PLAIN_REPLAY_LIMIT: Final = 256 << 20  # 256 MiB
+#: Hard limit of the log when none is set, in multiples of its cap, and at most.
 HARD_LIMIT_FACTOR: Final = 16
+MOST_HARD_LIMIT: Final = 16 << 30  # 16 GiB
 
 
 def state_home() -> Path:
@@ -43,6 +51,15 @@ def state_home() -> Path:
 
 def _client_state() -> Path:
     return state_home() / "client"
+
+
+def _replay_limit() -> int:
+    """Return room for what a program copies in its first seconds: memory costs when it is used."""
+    available = available_memory()
+    if available is None:
+        return PLAIN_REPLAY_LIMIT
+    share = int(available * REPLAY_LIMIT_SHARE)
+    return max(LEAST_REPLAY_LIMIT, min(MOST_REPLAY_LIMIT, share))
 
 
 def _spill_folder() -> Path:
@@ -317,17 +334,18 @@ class ClientConfig:
     )
     replay_limit: int = setting(
         values.size,
-        256 << 20,  # 256 MiB
-        "Memory for the log of calls since the last checkpoints; over it the log goes to a file.",
+        0,
+        "Memory for the log of calls since the last checkpoints; what is over it goes to a file.",
         env="LUPINE_REPLAY_LIMIT",
-        shown="256MiB",
+        shown="a quarter of the available memory, at most 4GiB",
     )
     replay_hard_limit: int = setting(
         values.size,
         0,
-        "Size of the log, file included, at which calls fail because no checkpoint succeeds.",
+        "Size of the log, file included, at which calls wait for a checkpoint, and fail if none "
+        "succeeds.",
         env="LUPINE_REPLAY_HARD_LIMIT",
-        shown=f"{HARD_LIMIT_FACTOR} times LUPINE_REPLAY_LIMIT",
+        shown=f"{HARD_LIMIT_FACTOR} times LUPINE_REPLAY_LIMIT, at most 16GiB",
     )
     spill_dir: Path = setting(
         values.folder,
@@ -356,9 +374,12 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         _check_heartbeats(self.heartbeat, self.heartbeat_timeout, self.sources)
+        if not self.replay_limit:
+            limit = min(_replay_limit(), self.replay_hard_limit or MOST_REPLAY_LIMIT)
+            object.__setattr__(self, "replay_limit", limit)
         if not self.replay_hard_limit:
-            limit = min(self.replay_limit * HARD_LIMIT_FACTOR, values.MAX_SIZE)
-            object.__setattr__(self, "replay_hard_limit", limit)
+            limit = min(self.replay_limit * HARD_LIMIT_FACTOR, MOST_HARD_LIMIT)
+            object.__setattr__(self, "replay_hard_limit", max(limit, self.replay_limit))
         elif self.replay_hard_limit < self.replay_limit:
             raise unusable(
                 "replay_hard_limit",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import outlast.config
 from outlast import values
 from outlast.config import SERVE_SETTINGS, ClientConfig, ServeConfig
 from outlast.errors import ConfigError
@@ -158,14 +159,43 @@ def test_client_defaults():
     assert config.server == "tcp://127.0.0.1:14833"
     assert (config.session, config.resume_token, config.relay) == ("", "", False)
     assert (config.connect_timeout, config.reconnect_timeout) == (10, 300)
-    assert (config.replay_limit, config.replay_hard_limit) == (256 << 20, 4096 << 20)
     assert config.state_dir.name == "client"
 
 
+@pytest.mark.parametrize(
+    ("available", "limit", "hard_limit"),
+    [
+        (256 << 30, 4 << 30, 16 << 30),
+        (2 << 30, 512 << 20, 8 << 30),
+        (64 << 20, 32 << 20, 512 << 20),
+        (0, 32 << 20, 512 << 20),
+        (None, 256 << 20, 4 << 30),
+    ],
+)
+def test_the_log_takes_a_share_of_the_memory_that_is_available(
+    monkeypatch, available, limit, hard_limit
+):
+    monkeypatch.setattr(outlast.config, "available_memory", lambda: available)
+    config = ClientConfig.from_env({})
+    assert (config.replay_limit, config.replay_hard_limit) == (limit, hard_limit)
+
+
+def test_what_is_set_wins_over_what_is_available(monkeypatch):
+    monkeypatch.setattr(outlast.config, "available_memory", lambda: 256 << 30)
+    assert ClientConfig.from_env({"LUPINE_REPLAY_LIMIT": "300g"}).replay_limit == 300 << 30
+    assert ClientConfig.from_env({"LUPINE_REPLAY_HARD_LIMIT": "1g"}).replay_limit == 1 << 30
+
+
 def test_the_hard_limit_of_the_log_follows_its_cap_and_is_never_below():
-    assert ClientConfig.from_env({"LUPINE_REPLAY_LIMIT": "1MiB"}).replay_hard_limit == 16 << 20
+    def hard_limit(**limits: str) -> int:
+        environment = {f"LUPINE_REPLAY_{name.upper()}": text for name, text in limits.items()}
+        return ClientConfig.from_env(environment).replay_hard_limit
+
+    assert hard_limit(limit="1MiB") == 16 << 20
+    assert hard_limit(limit="2g") == 16 << 30
+    assert hard_limit(limit="20g") == 20 << 30
     with pytest.raises(ConfigError, match="at least the replay limit"):
-        ClientConfig.from_env({"LUPINE_REPLAY_HARD_LIMIT": "1MiB"})
+        hard_limit(limit="2MiB", hard_limit="1MiB")
 
 
 @pytest.mark.parametrize(

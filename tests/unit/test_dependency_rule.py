@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "outlast"
 COMMON = ("outlast.errors", "outlast.cuda_types", "outlast._generated", "outlast.__version__")
 #: Modules at the root for the processes: what configures them, and how they read messages.
 PROCESS = (
+    "outlast.available_memory",
     *("outlast.config", "outlast.log", "outlast.messages", "outlast.settings", "outlast.values"),
 )
 ALLOWED = {
