@@ -198,7 +198,9 @@ class EpochKeeper:
         if self.busy or self._host.state is not State.RUNNING or self._executor.poisoned:
             return False
         if self._host.applied <= self.last_seq:
-            self.requested = False
+            if self.requested:
+                self.requested = False
+                self._tell("")  # it is there already
             return False
         now = time.monotonic()
         if now < self._not_before:

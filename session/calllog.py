@@ -1,39 +1,57 @@
 """The client's log: every state-changing call that no verified epoch makes superfluous.
 
 It is the only truth of a session. Batches are kept as they were encoded, without their
-header (a header is made at each send). Over its limit the log spills its oldest batches
-to a file; at the hard limit the call fails typed. It never drops.
+header (a header is made at each send). Close to its limit the log begins to write its oldest
+batches to a file; at the hard limit calls wait for an epoch, and fail typed if none comes. It
+never drops.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outlast.errors import LogFull
+from outlast.session.epochrequest import EpochRequest
 from outlast.session.schema import Op
 from outlast.session.wire import pack_record, split_stream
 
-#: An epoch is asked for when the log has grown by this share of its limit.
-EPOCH_SHARE = 0.4
-#: Share of its limit that the log spills at once: so much is written while a call waits.
+#: Share of its limit that the log keeps free for calls that come while it spills, and that it
+#: spills at once.
 SPILL_SHARE = 1 / 8
+#: Bytes that are spilled in one piece.
+SPILL_PIECE = 16 << 20
 
 #: Bytes of a call that travel in a frame of their own; the log keeps them alive.
 Payload = bytes | memoryview
 
 
+class Writing(Protocol):
+    """Parts on their way to where batches go that memory has no room for."""
+
+    #: Where they begin, once they are there.
+    position: int
+    #: Why they are not there.
+    error: LogFull | None
+
+    @property
+    def done(self) -> bool:
+        """Whether they are there, or never will be."""
+
+
 class Spill(Protocol):
     """Where batches go that memory has no room for (files; in tests a list)."""
 
-    def write(self, parts: Sequence[Payload]) -> int:
-        """Append the parts and return where they begin; `LogFull` if there is no room."""
+    def write(self, parts: Sequence[Payload]) -> Writing:
+        """Begin to append the parts. What fails takes with it what was begun behind it."""
 
-    def read(self, position: int, sizes: list[int]) -> list[bytes]:
-        """Return parts of the given sizes from ``position``."""
+    def wait(self, timeout: float) -> None:
+        """Wait until something that was begun is done."""
+
+    def read(self, position: int, sizes: list[int]) -> list[Any]:
+        """Return parts of the given sizes from ``position``; `SessionLost` if they are gone."""
 
     def trim(self, position: int) -> None:
         """Forget what lies before ``position``."""
@@ -53,7 +71,7 @@ class Outcome:
 class Batch:
     """Consecutive sequenced calls, encoded once, with the payload frames they name."""
 
-    __slots__ = ("count", "first_seq", "parts", "position", "size", "sizes")
+    __slots__ = ("count", "first_seq", "leaving", "parts", "position", "size", "sizes")
 
     def __init__(
         self, first_seq: int, count: int, stream: bytes, payloads: Sequence[Payload]
@@ -65,6 +83,8 @@ class Batch:
         self.sizes = [len(stream), *map(len, payloads)]
         self.size = sum(self.sizes)
         self.position = 0
+        #: It is being spilled.
+        self.leaving = False
 
     @property
     def last_seq(self) -> int:
@@ -78,7 +98,7 @@ class CallLog:
     Parameters
     ----------
     limit : int
-        Bytes held in memory; above it the oldest batches spill.
+        Bytes held in memory; the oldest batches spill before it is reached.
     hard_limit : int
         Bytes in memory and in the spill file together.
     spill : Spill or None
@@ -96,37 +116,67 @@ class CallLog:
         self.memory = 0
         #: First seq that can still be sent.
         self.head = 1
+        self.epochs = EpochRequest(limit)
         self._spill = spill
-        self._asked_at = 0
+        self._high = int(limit * (1 - SPILL_SHARE)) if spill else limit
+        #: What is being spilled, in order, and the bytes of it that are still needed.
+        self._writing: deque[tuple[list[Batch], Writing]] = deque()
+        self._leaving = 0
+        #: Why batches could not be spilled.
+        self._error: LogFull | None = None
 
-    def check_room(self) -> None:
-        """Refuse a call once the hard limit is reached.
+    def check_room(self) -> bool:
+        """Return whether a call may be logged now; if not, to be asked again in a moment.
 
-        A call is admitted whenever the log is below its limit before it, so one call
-        may overshoot.
+        A call is admitted whenever the log is below its limits before it, so one call may
+        overshoot.
 
         Raises
         ------
         LogFull
-            No epoch has made room, or the batches over the limit cannot be spilled.
+            There is no room, and epochs, which would make some, fail.
         """
+        if self.memory <= self._high and self.bytes < self.hard_limit:
+            return True
+        self._take_in()
+        if self._error is None:
+            self._spill_oldest()
         if not self.full:
-            return
-        self.ask_again()
+            return True
+        self.epochs.ask_again()
         if self.bytes >= self.hard_limit:
-            raise LogFull(
-                f"the call log holds {self.bytes} bytes, its hard limit is {self.hard_limit}: "
-                "no checkpoint has succeeded since; look at the server's log, or raise "
-                "LUPINE_REPLAY_LIMIT and LUPINE_REPLAY_HARD_LIMIT",
+            error = LogFull(
+                f"the call log holds {self.bytes} bytes, its hard limit is {self.hard_limit}; "
+                "look at the server's log, or raise LUPINE_REPLAY_LIMIT and "
+                "LUPINE_REPLAY_HARD_LIMIT",
                 bytes=self.bytes,
             )
-        if self._spill is not None:
-            self._spill_oldest(self._spill)
+        elif self._error is not None:
+            error, self._error = self._error, None  # next time it is tried again
+        else:
+            return False  # it is being spilled
+        # An epoch that holds all of the log counts once there is another, behind one more call.
+        if self.epochs.newest >= self.last_seq:
+            return True
+        if self.epochs.failure:
+            text = f"{error}; the last checkpoint failed: {self.epochs.failure}"
+            raise LogFull(text, **error.fields)
+        return False
 
     @property
     def full(self) -> bool:
-        """Whether `check_room` has something to say."""
+        """Whether `check_room` has to be asked."""
         return self.bytes >= self.hard_limit or self.memory > self.limit
+
+    @property
+    def spilling(self) -> bool:
+        """Whether something is on its way to disk."""
+        return bool(self._writing)
+
+    def wait(self, timeout: float) -> None:
+        """Wait until some of what is being spilled is on disk; any thread may."""
+        if self._spill is not None:
+            self._spill.wait(timeout)
 
     @property
     def last_seq(self) -> int:
@@ -134,7 +184,7 @@ class CallLog:
         return self.batches[-1].last_seq if self.batches else self.head - 1
 
     def append(self, batch: Batch) -> None:
-        """Add the next batch, spilling older ones if memory is over the limit.
+        """Add the next batch, and begin to spill older ones if memory gets short.
 
         It never fails: the calls in it have been promised. What cannot be spilled stays in
         memory, and the next call is refused.
@@ -142,20 +192,18 @@ class CallLog:
         self.batches.append(batch)
         self.bytes += batch.size
         self.memory += batch.size
-        if self.memory > self.limit and self._spill is not None:
-            with contextlib.suppress(LogFull):
-                self._spill_oldest(self._spill)
+        if self.memory > self._high:
+            self._spill_oldest()
 
-    def ask_again(self) -> None:
-        """Forget that an epoch was asked for: nothing came of it."""
-        self._asked_at = 0
+    def wants_epoch(self, applied: int) -> bool:
+        """Return whether an epoch should be asked for now: it is taken to be asked for then.
 
-    def wants_epoch(self) -> bool:
-        """Return whether an epoch should be asked for, once per `EPOCH_SHARE` of growth."""
-        if self.bytes - self._asked_at < self.limit * EPOCH_SHARE:
-            return False
-        self._asked_at = self.bytes
-        return True
+        Parameters
+        ----------
+        applied : int
+            Seq that the epoch will hold at least.
+        """
+        return self.epochs.due(self.bytes, applied)
 
     def record(self, seq: int, outcome: Outcome) -> None:
         """Log the outcome of a call: replay imposes it."""
@@ -169,21 +217,28 @@ class CallLog:
             self.bytes -= batch.size
             if batch.parts is not None:
                 self.memory -= batch.size
+            if batch.leaving:
+                batch.leaving = False
+                self._leaving -= batch.size
             self.head = batch.last_seq + 1
-        self._asked_at = min(self._asked_at, self.bytes)
+        self.epochs.shrunk(self.bytes)
         for seq in [seq for seq in self.outcomes if seq < self.head]:
             del self.outcomes[seq]
         if self._spill is None:
             return
-        if self.batches and self.batches[0].parts is None:  # the oldest are spilled first
-            self._spill.trim(self.batches[0].position)
-        else:
+        self._take_in()
+        spilled = next((batch for batch in self.batches if batch.parts is None), None)
+        if spilled is not None:
+            self._spill.trim(spilled.position)
+        elif not self._leaving:
+            self._writing.clear()
             self._spill.reset()
 
     def close(self) -> None:
         """Let go of everything, files too: nobody will send it any more."""
         self.batches.clear()
-        self.bytes = self.memory = 0
+        self._writing.clear()
+        self.bytes = self.memory = self._leaving = 0
         if self._spill is not None:
             self._spill.reset()
 
@@ -217,12 +272,54 @@ class CallLog:
             out.append(record)
         return [b"".join(out), *payloads]
 
-    def _spill_oldest(self, spill: Spill) -> None:
-        enough = self.limit * (1 - SPILL_SHARE)
+    def _spill_oldest(self) -> None:
+        """Begin to spill the oldest batches until enough of what stays fits."""
+        if self._spill is None:
+            return
+        self._take_in()
+        staying = self.memory - self._leaving
+        if staying <= self._high:
+            return
+        enough = self._high - self.limit * SPILL_SHARE
+        piece: list[Batch] = []
+        size = 0
         for batch in self.batches:
-            if self.memory <= enough:
-                return
-            if batch.parts is not None:
-                batch.position = spill.write(batch.parts)
-                batch.parts = None
-                self.memory -= batch.size
+            if staying <= enough:
+                break
+            if batch.parts is None or batch.leaving:
+                continue
+            piece.append(batch)
+            size += batch.size
+            staying -= batch.size
+            if size >= SPILL_PIECE:
+                self._begin(self._spill, piece)
+                piece, size = [], 0
+        if piece:
+            self._begin(self._spill, piece)
+        self._take_in()
+
+    def _begin(self, spill: Spill, piece: list[Batch]) -> None:
+        parts = [part for batch in piece for part in batch.parts or ()]
+        writing = spill.write(parts)
+        for batch in piece:
+            batch.leaving = True
+            self._leaving += batch.size
+        self._writing.append((piece, writing))
+
+    def _take_in(self) -> None:
+        """Let go of what has been spilled."""
+        while self._writing and self._writing[0][1].done:
+            piece, writing = self._writing[0]
+            self._error = writing.error
+            position = writing.position
+            for batch in piece:
+                if batch.leaving:  # else an epoch has made it superfluous
+                    batch.leaving = False
+                    self._leaving -= batch.size
+                    if writing.error is None:
+                        batch.parts, batch.position = None, position
+                        self.memory -= batch.size
+                position += batch.size
+            self._writing.popleft()
+        if not self._writing:
+            self._leaving = 0  # also if Ctrl-C has come in between

@@ -278,7 +278,7 @@ class ClientSession:
         self._truncate(message["recoverable"])
         self._in_flight.clear()
         self._in_flight_bytes = 0
-        self.log.ask_again()
+        self.log.epochs.attached()
         self._requeue(applied)
 
     def detached(self) -> None:
@@ -333,7 +333,7 @@ class ClientSession:
         if message.kind is Kind.REPLIES:
             stream, *payloads = message.frames
             self.receive_replies(self.generation, message["applied"], stream, payloads)
-        elif message.kind is Kind.EPOCH and not message["error"]:
+        elif message.kind is Kind.EPOCH and self.log.epochs.taken(message["seq"], message["error"]):
             self.recovery.committed(message["seq"])
             self._truncate(message["recoverable"])
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from outlast.errors import LinkClosed
+from outlast.errors import LinkClosed, LogFull
 from outlast.messages import keep_freed_memory
 from outlast.session import wire
 from outlast.session.client import ClientSession, Phase
@@ -34,6 +34,9 @@ log = logging.getLogger("outlast.link")
 WAIT = 0.05  # seconds
 #: Bytes not applied yet at which a fast program waits.
 BACKLOG_LIMIT = 64 << 20
+#: How long a call waits for a checkpoint that makes room in the log: one of a device full of data
+#: takes minutes, and it can take two.
+PATIENCE = 600.0  # seconds
 #: How long a closing process tries to send what it still has.
 LINGER = 1.0  # seconds
 #: How long it waits for a connection that it has lost only now (by Ctrl-C, say), and for the
@@ -68,6 +71,8 @@ class SessionLink:
         self._local = threading.local()
         self._threads = itertools.count(1)
         self._handles = HandleAllocator()
+        #: The program was told that it waits for checkpoints.
+        self._warned = False
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -376,13 +381,48 @@ class SessionLink:
     def _admit(self) -> None:
         """Wait until a call may be logged; raise if none ever may."""
         session = self._session
+        since = 0.0
         while True:
             if session.error is not None:
                 raise session.error
-            session.log.check_room()
-            if session.backlog <= BACKLOG_LIMIT:
+            room = session.log.check_room()
+            if room and session.backlog <= BACKLOG_LIMIT:
                 return
+            if room:
+                self._pump.turn(WAIT)
+                continue
+            since = since or time.monotonic()
+            self._wait_for_room(since)
+
+    def _wait_for_room(self, since: float) -> None:
+        """Wait for a part of the log to be on disk, or for an epoch that makes it superfluous."""
+        session, calls = self._session, self._session.log
+        waited = time.monotonic() - since
+        if session.sticky or waited > PATIENCE:
+            raise LogFull(
+                f"the call log holds {calls.bytes} bytes, there is no room for more, and no "
+                f"checkpoint has come in {waited:.0f} s",
+                bytes=calls.bytes,
+            )
+        if not calls.spilling:
+            self._warn_of_limit()
             self._pump.turn(WAIT)
+            return
+        self._pump.turn(0.0)
+        self._mutex.release()
+        try:
+            calls.wait(WAIT)
+        finally:
+            self._mutex.acquire()
+
+    def _warn_of_limit(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "calls wait for checkpoints, which are slower than the program: the call log "
+                "has no room left (LUPINE_REPLAY_HARD_LIMIT, LUPINE_SPILL_DIR)",
+                extra={"action": "log_full", "session": self.session_id},
+            )
 
     def _wait(self, pending: Pending) -> Reply:
         while not pending.done:

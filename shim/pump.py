@@ -132,12 +132,18 @@ class Pump:
     def send_all(self, transport: Transport) -> None:
         """Send what the window allows."""
         session = self._session
-        for frames in session.take_outgoing():
+        try:
+            outgoing = session.take_outgoing()
+        except OutlastError as error:  # a part of the log is lost: nothing can be sent again
+            session.close(error)
+            self.disconnect(transport, str(error))
+            return
+        for frames in outgoing:
             if not transport.send(frames):
                 # Cannot be: the window is far below the queue. Begin again in order.
                 self.disconnect(transport, "its queue is full")
                 return
-        if session.phase is Phase.ATTACHED and session.log.wants_epoch():
+        if session.phase is Phase.ATTACHED and session.log.wants_epoch(session.applied):
             request = wire.pack_message(Kind.EPOCH_REQUEST, generation=session.generation)
             transport.send([request])
 

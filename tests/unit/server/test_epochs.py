@@ -82,3 +82,17 @@ def test_an_epoch_that_fails_is_not_begun_again_at_once(clock: SimpleNamespace) 
     assert 3 <= len(attempts) <= 6
     pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     assert pauses == sorted(pauses)
+
+
+def test_who_asks_for_an_epoch_that_is_there_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = keeper_of(lambda deadline: True)
+    told: list[str] = []
+    monkeypatch.setattr(keeper, "_tell", told.append)
+    keeper.last_seq = 7
+    keeper.step()
+    assert told == []
+    keeper.requested = True
+    keeper.step()
+    assert told == [""]
+    keeper.step()
+    assert told == [""]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outlast.errors import LogFull
-from outlast.session.calllog import Batch, CallLog, Outcome
+from outlast.session.calllog import Batch, CallLog, Outcome, Payload
 from outlast.session.schema import Op
 from outlast.session.wire import CallStream, pack_record
 
@@ -15,20 +18,51 @@ CALL = pack_record(Op.EVENT_DESTROY, 1)
 BIND = pack_record(Op.BIND, 1, 0)
 
 
-class ListSpill:
-    """Keeps what is spilled in memory; refuses when told that the disk is full."""
+class Write:
+    """Something on its way to a `ListSpill`."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[Payload]) -> None:
+        self.data = b"".join(parts)
+        self.position = 0
+        self.error: LogFull | None = None
+        self.done = False
+
+
+class ListSpill:
+    """Keeps what is spilled in memory; refuses when told that the disk is full.
+
+    With ``held`` nothing is done before `finish` is called.
+    """
+
+    def __init__(self, held: bool = False) -> None:
         self.data = b""
         self.full = False
+        self.held = held
         self.resets = 0
+        self.begun: list[Write] = []
 
-    def write(self, parts: list[bytes]) -> int:
+    def write(self, parts: Sequence[Payload]) -> Write:
+        self.begun.append(Write(parts))
+        if not self.held:
+            self.finish()
+        return self.begun[-1] if self.begun else self.last
+
+    def finish(self) -> None:
+        """End the first write that was begun."""
+        self.last = first = self.begun.pop(0)
         if self.full:
-            raise LogFull("no space left on device")
-        position = len(self.data)
-        self.data += b"".join(parts)
-        return position
+            for each in (first, *self.begun):
+                each.error = LogFull("no space left on device")
+                each.done = True
+            self.begun.clear()
+            return
+        first.position = len(self.data)
+        self.data += first.data
+        first.done = True
+
+    def wait(self, timeout: float) -> None:
+        if self.begun:
+            self.finish()
 
     def read(self, position: int, sizes: list[int]) -> list[bytes]:
         parts = []
@@ -42,6 +76,7 @@ class ListSpill:
 
     def reset(self) -> None:
         self.data = b""
+        self.begun.clear()
         self.resets += 1
 
 
@@ -135,10 +170,10 @@ def test_a_spilled_batch_is_replayed_with_its_outcomes():
     assert payloads == [b"\1" * 600]
 
 
-def test_memory_over_the_limit_spills_the_oldest_batches_to_have_some_room():
+def test_memory_near_the_limit_spills_the_oldest_batches_to_have_some_room():
     log = filled(400, 400, 400, spill=ListSpill())
     assert log.memory <= 875 < log.bytes
-    assert [b.parts is None for b in log.batches] == [True, False, False]
+    assert [b.parts is None for b in log.batches] == [True, True, False]
     assert [log.parts(b)[1][0] for b in log.batches] == [1, 2, 3]
 
 
@@ -161,17 +196,81 @@ def test_a_closed_log_holds_nothing_in_memory_and_on_disk():
     assert spill.data == b""
 
 
-def test_a_call_is_admitted_below_the_hard_limit_and_refused_at_it():
+def test_what_is_being_spilled_is_in_memory_until_it_is_written():
+    spill = ListSpill(held=True)
+    log = filled(270, 270, 270, spill=spill)
+    assert log.spilling
+    assert log.memory == log.bytes > 875
+    assert log.check_room(), "there is room for more until the limit"
+    log.append(batch(4, size=270))
+    assert not log.check_room()
+    assert [log.parts(b)[1][0] for b in log.batches] == [1, 2, 3, 4]
+
+    while spill.begun:
+        log.wait(1.0)
+
+    assert log.check_room()
+    assert not log.spilling
+    assert log.memory <= 875
+    assert [log.parts(b)[1][0] for b in log.batches] == [1, 2, 3, 4]
+
+
+def test_what_an_epoch_holds_meanwhile_is_not_counted_twice():
+    spill = ListSpill(held=True)
+    log = filled(300, 300, 300, 300, spill=spill)
+    assert len(spill.begun) > 1
+    spill.finish()
+    log.truncate(2)
+    assert log.memory == log.bytes == sum(b.size for b in log.batches)
+    log.truncate(3)
+    assert not log.spilling
+    assert spill.resets, "nothing that is still needed is or will be in the files"
+    assert log.memory == log.bytes == log.batches[0].size
+    assert log.check_room()
+
+
+def test_a_log_without_room_has_its_calls_wait_for_an_epoch_that_makes_some():
     log = CallLog(limit=100)
-    log.check_room()
+    assert log.check_room()
     log.append(batch(1, size=500))
-    with pytest.raises(LogFull, match="hard limit is 100") as caught:
-        log.check_room()
-    assert caught.value.bytes == log.bytes  # type: ignore[attr-defined]
     assert log.full
+    assert not log.check_room()
+    assert log.wants_epoch(1)
+    assert not log.wants_epoch(1)
     log.truncate(1)
     assert not log.full
-    log.check_room()
+    assert log.check_room()
+
+
+def test_a_log_without_room_refuses_calls_once_an_epoch_has_failed():
+    log = CallLog(limit=100)
+    log.append(batch(1, size=500))
+    assert not log.check_room()
+    assert log.wants_epoch(1)
+    log.epochs.taken(0, "the server's disk is full")
+
+    for _ in range(2):
+        with pytest.raises(LogFull, match=r"hard limit is 100;.*server's disk is full") as caught:
+            log.check_room()
+    assert caught.value.bytes == log.bytes  # type: ignore[attr-defined]
+    assert log.wants_epoch(1), "it is tried again all the same"
+    log.epochs.taken(1, "")
+    log.append(batch(2))
+    assert not log.check_room(), "now it is worth waiting"
+
+
+def test_a_log_that_one_epoch_holds_takes_a_call_so_that_another_can_make_room():
+    log = CallLog(limit=100)
+    log.append(batch(1, size=500))
+    assert log.wants_epoch(1)
+    log.epochs.taken(1, "")
+    assert log.check_room(), "an epoch at the same place would be the same one"
+    log.append(batch(2))
+    assert not log.check_room()
+    assert log.wants_epoch(2)
+    log.epochs.taken(2, "")
+    log.truncate(1)
+    assert log.check_room()
 
 
 def test_the_hard_limit_counts_what_is_spilled():
@@ -179,19 +278,22 @@ def test_the_hard_limit_counts_what_is_spilled():
     for seq in range(1, 12):
         log.append(batch(seq, size=90))
     assert log.memory <= 100
+    log.epochs.taken(0, "no")
     with pytest.raises(LogFull, match="hard limit is 1000"):
         log.check_room()
 
 
-def test_a_full_disk_loses_no_batch_and_refuses_the_next_call():
+def test_a_full_disk_loses_no_batch_and_holds_the_next_call_up():
     spill = ListSpill()
     spill.full = True
     log = filled(600, 600, spill=spill)
     assert [b.first_seq for b in log.since(1)] == [1, 2]
+    assert not log.check_room(), "a checkpoint can make room"
+    log.epochs.taken(0, "no")
     with pytest.raises(LogFull, match="no space left"):
         log.check_room()
     spill.full = False
-    log.check_room()
+    assert log.check_room()
     assert log.memory <= 875
     assert [log.parts(b)[1][0] for b in log.batches] == [1, 2]
 
@@ -201,29 +303,35 @@ def test_an_epoch_is_asked_for_once_per_share_of_growth():
     asked = []
     for seq in range(1, 11):
         log.append(batch(seq, size=100 - batch(seq).size))
-        asked.append(log.wants_epoch())
+        if log.wants_epoch(seq):
+            asked.append(seq)
+            log.epochs.taken(seq, "")
     assert log.bytes == 1000
-    assert [seq for seq, wants in enumerate(asked, 1) if wants] == [4, 8]
+    assert asked == [4, 8]
+
+
+def test_no_epoch_is_asked_for_while_another_is_on_its_way():
+    log = filled(500)
+    assert log.wants_epoch(1)
+    for seq in range(2, 10):
+        log.append(batch(seq, size=500))
+        assert not log.wants_epoch(seq)
+    log.epochs.taken(0, "")  # one that was begun before it was asked for
+    assert not log.wants_epoch(9)
+    log.epochs.taken(1, "")
+    assert log.wants_epoch(9)
 
 
 def test_truncation_counts_the_growth_from_there():
     log = filled(200, 200)
-    assert log.wants_epoch()
+    assert log.wants_epoch(2)
+    log.epochs.taken(2, "")
     log.truncate(2)
-    assert not log.wants_epoch()
+    assert not log.wants_epoch(2)
     log.append(batch(3, size=300))
-    assert not log.wants_epoch()
+    assert not log.wants_epoch(3)
     log.append(batch(4, size=300))
-    assert log.wants_epoch()
-
-
-def test_a_refused_call_asks_for_an_epoch_again():
-    log = filled(1100)
-    assert log.wants_epoch()
-    assert not log.wants_epoch()
-    with pytest.raises(LogFull):
-        log.check_room()
-    assert log.wants_epoch()
+    assert log.wants_epoch(4)
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -231,7 +339,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.spill = ListSpill()
+        self.spill = ListSpill(held=True)
         self.log = CallLog(limit=400, hard_limit=1500, spill=self.spill)
         self.kept: dict[int, tuple[int, int]] = {}
         self.next_seq = 1
@@ -260,11 +368,24 @@ class LogMachine(RuleBasedStateMachine):
     def disk(self, full: bool) -> None:
         self.spill.full = full
 
+    @precondition(lambda self: self.spill.begun)
+    @rule()
+    def written(self) -> None:
+        self.spill.finish()
+
     @precondition(lambda self: self.log.bytes < self.log.hard_limit and not self.spill.full)
     @rule()
-    def check_room(self) -> None:
-        self.log.check_room()
+    def wait_for_room(self) -> None:
+        with suppress(LogFull):
+            self.log.check_room()  # what has failed before is told once
+        while not self.log.check_room():
+            self.log.wait(1.0)
         assert self.log.memory <= self.log.limit
+
+    @rule(error=st.sampled_from(["", "no"]))
+    def epoch(self, error: str) -> None:
+        self.log.wants_epoch(self.next_seq - 1)
+        self.log.epochs.taken(self.next_seq - 1, error)
 
     @invariant()
     def nothing_needed_is_missing(self) -> None:

@@ -162,11 +162,11 @@ def test_a_new_attachment_asks_for_an_epoch_again():
     session = new_session(log=log)
     attach(session)
     call(session, 4)
-    assert log.wants_epoch()
-    assert not log.wants_epoch()
+    assert log.wants_epoch(0)
+    assert not log.wants_epoch(0)
     session.detached()
     attach(session, 2)
-    assert log.wants_epoch()
+    assert log.wants_epoch(0)
 
 
 # -- adoption ------------------------------------------------------------------------------
