@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import zmq
-
 from outlast.errors import (
     LinkClosed,
     LinkTimeout,
@@ -46,7 +44,6 @@ class Caretaker:
         mutex: threading.Lock,
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.stop = threading.Event()
         self.devices: list[dict[str, Any]] = []
         self.reconnects = 0
@@ -116,8 +113,8 @@ class Caretaker:
             self._tick.clear()
 
     def _on_tick(self) -> None:
-        session = self._session
-        if session.open_calls:
+        session, transport = self._session, self.pump.transport
+        if session.open_calls or (transport is not None and transport.has_unsent):
             self._idle_ticks = 0
             session.seal()
         else:
@@ -125,8 +122,8 @@ class Caretaker:
         if self.pump.polling:
             if session.has_unsent:
                 self.pump.wake()
-        elif self.pump.transport is not None:
-            self.pump.pump(self.pump.transport, 0.0)
+        elif transport is not None:
+            self.pump.pump(transport, 0.0)
 
     def _come_back(self) -> None:
         try:
@@ -180,7 +177,6 @@ class Caretaker:
     def _attempts(self, timeout: float) -> None:
         begin = time.monotonic()
         handshake = Handshake(
-            self.context,
             self._settings.server,
             self._session,
             self._mutex,

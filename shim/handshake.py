@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import zmq
-
 from outlast import __version__
 from outlast.errors import (
     LinkTimeout,
@@ -36,8 +34,6 @@ class Handshake:
 
     Parameters
     ----------
-    context : zmq.Context
-        Where the connections live.
     server : str
         The gateway's endpoint.
     session : ClientSession
@@ -46,7 +42,6 @@ class Handshake:
         Seconds without any sign of life after which a connection counts as dead.
     """
 
-    context: zmq.Context[zmq.Socket[bytes]]
     server: str
     session: ClientSession
     mutex: threading.Lock
@@ -91,8 +86,8 @@ class Handshake:
 
     def _connect(self, endpoint: str) -> Transport:
         try:
-            return Transport(self.context, endpoint)
-        except (OSError, zmq.ZMQError) as error:
+            return Transport(endpoint)
+        except OSError as error:
             raise ServerUnreachable(f"no connection to {endpoint} can be made: {error}") from error
 
     def _note_direct(self, error: BaseException, ways: int) -> None:
@@ -142,7 +137,9 @@ class Handshake:
                     raise refusal(message)
             now = time.monotonic()
             if not standing:
-                raise ServerUnreachable(f"nothing accepts connections at {transport.endpoint}")
+                raise ServerUnreachable(
+                    f"nothing accepts connections at {transport.endpoint}: {transport.broken}"
+                )
             if now - transport.last_heard > self.silence:
                 raise ServerUnreachable(
                     f"{transport.endpoint} is silent after {stage} for {self.silence:g} s"

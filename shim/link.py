@@ -86,11 +86,7 @@ class SessionLink:
         OutlastError
             The server's typed refusal.
         """
-        try:
-            self._caretaker.reattach(self.settings.connect_timeout)
-        except BaseException:
-            self._caretaker.context.destroy(linger=0)
-            raise
+        self._caretaker.reattach(self.settings.connect_timeout)
         self.devices = self._caretaker.devices
         self._handles = HandleAllocator(self._session.first_handle)
         self.inventory = self._session.inventory
@@ -134,7 +130,6 @@ class SessionLink:
                 pump.transport.close(FAREWELL)
                 pump.transport = None
             self._session.log.close()
-        self._caretaker.context.destroy(linger=100)
 
     def _say_bye(self, end: bool) -> None:
         if self._pump.transport is None or self._pump.polling:
@@ -339,8 +334,6 @@ class SessionLink:
         number = getattr(self._local, "number", 0)
         if not number:
             number = self._local.number = next(self._threads)
-            if number > 1:
-                self._pump.alone = False
         self._local.bind = wire.pack_record(Op.BIND, number, context)
 
     def take_deferred(self, context: int) -> int:

@@ -58,8 +58,6 @@ class Pump:
         self.transport: Transport | None = None
         #: A thread waits in the transport without the mutex.
         self.polling = False
-        #: The program has one thread: nobody needs to interrupt it while it waits.
-        self.alone = True
         #: When the connection was lost last, and why.
         self.lost_at = 0.0
         self.lost_because = ""
@@ -139,10 +137,7 @@ class Pump:
             self.disconnect(transport, str(error))
             return
         for frames in outgoing:
-            if not transport.send(frames):
-                # Cannot be: the window is far below the queue. Begin again in order.
-                self.disconnect(transport, "its queue is full")
-                return
+            transport.send(frames)
         if session.phase is Phase.ATTACHED and session.log.wants_epoch(session.applied):
             request = wire.pack_message(Kind.EPOCH_REQUEST, generation=session.generation)
             transport.send([request])
@@ -151,7 +146,7 @@ class Pump:
         """Send, wait and receive once; the mutex is free while this thread waits."""
         self.send_all(transport)
         if self.transport is not transport:
-            return  # sending showed that the connection is gone
+            return  # there was something that cannot be sent
         try:
             messages, standing = self._receive(transport, timeout)
             for frames in messages:
@@ -176,8 +171,7 @@ class Pump:
         self.polling = True
         self._mutex.release()
         try:
-            # A program of one thread needs no interruption while it waits.
-            return transport.receive() if timeout and self.alone else transport.poll(timeout)
+            return transport.poll(timeout)
         finally:
             self._mutex.acquire()
             self.polling = False

@@ -16,6 +16,7 @@ import time
 import weakref
 from typing import Any
 
+from outlast import buffers
 from outlast.session.schema import MAX_FRAME
 
 #: Pieces in a slab.
@@ -95,7 +96,7 @@ class Slabs:
             piece = self._take()
         except OSError:
             return bytes(data)  # no more slabs; one piece may still be had
-        piece[:] = data
+        buffers.copy(piece, data)
         return piece
 
     def trim(self, idle: float = IDLE) -> None:

@@ -1,45 +1,33 @@
-"""One connection to a server process: a DEALER that is never silently replaced.
+"""One connection to a server process: a ZeroMQ DEALER that is never silently replaced.
 
-A new TCP connection is a new attachment, so libzmq's own reconnecting is off, and its
-socket monitor tells at once when the connection is gone.
+A new TCP connection is a new attachment, so there is no reconnecting here. The connection is
+read and written by the thread that uses it (`outlast.zmtp`): a thread in between, as libzmq
+has it, would make a call that waits several times as long.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
-from outlast.messages import receive, stay_in_cache
 from outlast.session.schema import MAX_FRAME
+from outlast.zmtp_socket import ZmtpSocket
 
 #: Frames are at most 1 MiB; a header may hold a device table.
 MAX_MESSAGE = 8 << 20
-#: Longest blocking receive: how soon a broken connection is noticed.
-SLICE = 0.05  # seconds
+#: A message may have many frames: an inventory of a large session does.
+MAX_TOTAL = 1 << 30
 #: How long a receive tries again and again before it blocks. A thread that sleeps takes some 50 us
-#: to come back, as long as a whole round trip of one that does not.
+#: to come back, several times as long as a round trip of one that does not.
 SPIN = 200e-6  # seconds
-#: Messages read before their handling gets its turn.
-BURST = 256
-
-_GONE = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-
-#: As a plain number: the operators of flag enums cost half a microsecond.
-_READABLE = int(zmq.POLLIN)
+#: What the system may hold of bytes not read yet; 0: as it likes.
+RECEIVE_BUFFER = 0
 
 #: Lets another thread run: on few cores it may be the one that brings the answer.
 _give_way = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -48,48 +36,61 @@ assert MAX_FRAME < MAX_MESSAGE
 
 
 class Transport:
-    """A data or gateway connection. One thread at a time, except for `wake`."""
+    """A data or gateway connection. One thread at a time, except for `wake`.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    Parameters
+    ----------
+    endpoint : str
+        ``tcp://HOST:PORT``.
+
+    Raises
+    ------
+    OSError
+        The host is not known, or no connection can even be tried.
+    """
+
+    def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.last_heard = time.monotonic()
-        self.last_sent = self.last_heard
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.rcvtimeo = int(SLICE * 1000)
-        self._socket.reconnect_ivl = -1
-        self._socket.maxmsgsize = MAX_MESSAGE
-        self._socket.ipv6 = int("[" in endpoint)
-        stay_in_cache(self._socket, endpoint)
-        self._monitor = self._socket.get_monitor_socket(_GONE)
+        self.last_sent = time.monotonic()
+        self._socket = ZmtpSocket(
+            _connecting(endpoint),
+            b"DEALER",
+            (b"ROUTER", b"DEALER"),
+            MAX_MESSAGE,
+            MAX_TOTAL,
+            courier=True,
+        )
         self._waker, self._wakee = socket.socketpair()
         self._waker.setblocking(False)
         self._wakee.setblocking(False)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._poller.register(self._wakee, zmq.POLLIN)
-        self._unread: list[list[bytes]] = []
-        self._socket.connect(endpoint)
+        self._woken = False
+        self._poller = select.poll()
+        self._poller.register(self._wakee, select.POLLIN)
+        self._interest = 0
+        self._unread: list[list[Any]] = []
 
-    def send(self, frames: Sequence[Any]) -> bool:
-        """Send a message without blocking; False if the queue is full."""
-        try:
-            if len(frames) == 1:
-                self._socket.send(frames[0], zmq.NOBLOCK)
-            else:
-                # The log keeps the bytes, so large payloads are sent from where they are.
-                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
+    @property
+    def last_heard(self) -> float:
+        """When anything came last, by `time.monotonic`."""
+        return self._socket.last_heard
+
+    @property
+    def broken(self) -> str:
+        """Why nothing more comes or goes; empty while the connection stands."""
+        return self._socket.broken
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits for the network; every `poll` goes on with it."""
+        return self._socket.is_sending
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message without blocking; large frames are sent from where they are."""
+        self._socket.send(frames)
         self.last_sent = time.monotonic()
-        return True
 
-    def receive(self) -> tuple[list[list[bytes]], bool]:
-        """Wait for a message, at most `SLICE`, deaf to `wake`.
-
-        Blocking in the receive itself saves 20 us a round trip against polling; it is for a
-        thread that no other thread has to interrupt.
+    def poll(self, timeout: float) -> tuple[list[list[Any]], bool]:
+        """Wait for messages or `wake`, at most ``timeout`` seconds; 0 does not wait.
 
         Returns
         -------
@@ -98,74 +99,82 @@ class Transport:
         """
         if self._unread:
             return self._read(), True
-        message = self._spin()
-        if message is None:
-            try:
-                message = receive(self._socket)
-            except zmq.Again:
-                return [], not self._broken()
-        self.last_heard = time.monotonic()
-        return [message], True
-
-    def _spin(self) -> list[Any] | None:
-        look, now, end = self._socket.getsockopt, time.monotonic, time.monotonic() + SPIN
-        while now() < end:
-            if int(look(zmq.EVENTS)) & _READABLE:
-                return receive(self._socket)
-            _give_way()
-        return None
-
-    def poll(self, timeout: float) -> tuple[list[list[bytes]], bool]:
-        """Wait for messages or `wake`, at most ``timeout`` seconds; 0 does not wait.
-
-        Returns
-        -------
-        tuple
-            The messages, and whether the connection still stands.
-        """
+        if not self._socket.has_unsent and timeout and self._spin():
+            return self._read(), True
+        self._block(timeout)
         messages = self._read()
-        if messages:
-            return messages, True
-        events = dict(self._poller.poll(max(0, int(timeout * 1000))))
-        if self._wakee.fileno() in events:
-            with contextlib.suppress(BlockingIOError):
-                self._wakee.recv(4096)
-        messages = self._read()
-        if self._monitor in events and not messages:
-            return self._read(), not self._broken()
-        return messages, True
+        return messages, bool(messages) or not self._socket.broken
 
-    def unread(self, messages: list[list[bytes]]) -> None:
-        """Have the next receive return these messages first: they came with another one."""
+    def unread(self, messages: list[list[Any]]) -> None:
+        """Have the next poll return these messages first: they came with another one."""
         self._unread = messages
 
     def wake(self) -> None:
         """Make a `poll` under way return (from any thread)."""
+        self._woken = True
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"\0")
 
     def close(self, linger: float = 0.0) -> None:
         """Close the connection; what is unsent after ``linger`` seconds is dropped."""
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(int(linger * 1000))
+        end = time.monotonic() + linger
+        while self._socket.is_sending and (left := end - time.monotonic()) > 0:
+            self._block(min(left, 0.01))
+        self._socket.close()
         self._waker.close()
         self._wakee.close()
 
-    def _broken(self) -> bool:
-        """Return whether the monitor says that the connection is gone."""
-        if not self._monitor.poll(0):
-            return False
-        recv_monitor_message(self._monitor, zmq.NOBLOCK)
-        return True
+    def _spin(self) -> bool:
+        receive, messages = self._socket.receive, self._socket.messages
+        now, end = time.monotonic, time.monotonic() + SPIN
+        while now() < end:
+            if receive() and messages:
+                return True
+            if self._woken or self._socket.broken:
+                return False
+            _give_way()
+        return False
 
-    def _read(self) -> list[list[bytes]]:
+    def _block(self, timeout: float) -> None:
+        """Wait until something can be read or written, or `wake`."""
+        connection = self._socket
+        if connection.broken:
+            return
+        interest = select.POLLIN | (select.POLLOUT if connection.has_unsent else 0)
+        if interest != self._interest:
+            self._poller.register(connection, interest)
+            self._interest = interest
+        for descriptor, events in self._poller.poll(max(0, int(timeout * 1000))):
+            if descriptor != connection.fileno():
+                self._woken = False
+                with contextlib.suppress(BlockingIOError):
+                    self._wakee.recv(4096)
+                continue
+            if events & select.POLLOUT:
+                connection.flush()
+            if events & ~select.POLLOUT:
+                connection.receive()
+
+    def _read(self) -> list[list[Any]]:
         messages, self._unread = self._unread, []
-        try:
-            while len(messages) < BURST:
-                messages.append(receive(self._socket, zmq.NOBLOCK))
-        except zmq.Again:
-            pass
-        if messages:
-            self.last_heard = time.monotonic()
+        messages += self._socket.messages
+        self._socket.messages.clear()
         return messages
+
+
+def _connecting(endpoint: str) -> socket.socket:
+    """Return a socket that is on the way to ``endpoint``."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    family = socket.AF_INET6 if "[" in host else socket.AF_INET
+    address = socket.getaddrinfo(host.strip("[]"), int(port), family, socket.SOCK_STREAM)[0][4]
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        if RECEIVE_BUFFER:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        with contextlib.suppress(BlockingIOError):
+            connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,15 +1,14 @@
-"""Multipart messages off a ZeroMQ socket, without another copy of their payloads."""
+"""What keeps the memory of messages warm, whoever moves them."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import zmq
+from typing import TYPE_CHECKING
 
 from outlast import values
 
-Frame = bytes | memoryview
+if TYPE_CHECKING:
+    import zmq
 
 #: Bytes that the system holds of what a socket sends within this machine. By itself it grows them
 #: to megabytes, which the processor's caches lose again before the other end has read them.
@@ -17,34 +16,6 @@ LOCAL_SEND_BUFFER = 256 << 10
 
 #: Just below the longest block that glibc lets teach it (DEFAULT_MMAP_THRESHOLD_MAX).
 _LESSON = 31 << 20  # bytes
-
-
-def receive(socket: zmq.Socket[bytes], flags: int = 0, short: int = 1) -> list[Any]:
-    """Return the frames of one message.
-
-    Parameters
-    ----------
-    socket : zmq.Socket
-        Where it comes from.
-    flags : int
-        ``zmq.NOBLOCK``, or 0 to wait.
-    short : int
-        So many frames come as ``bytes``. What follows is payload and comes as views of
-        libzmq's own memory: a mebibyte is not copied once more, while for a few bytes the
-        copy would be cheaper.
-
-    Raises
-    ------
-    zmq.Again
-        There is none (in time).
-    """
-    frames: list[Frame] = [socket.recv(flags)]
-    while socket.getsockopt(zmq.RCVMORE):
-        if len(frames) < short:
-            frames.append(socket.recv())
-        else:
-            frames.append(socket.recv(copy=False).buffer)
-    return frames
 
 
 def stay_in_cache(socket: zmq.Socket[bytes], endpoint: str) -> None:
