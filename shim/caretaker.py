@@ -62,6 +62,8 @@ class Caretaker:
         self._standstill = Standstill(settings.heartbeat_timeout)
         #: What the server said last to an attempt that it turned down.
         self._refused: OutlastError | None = None
+        #: How the last attempt ended for which there was time.
+        self._unreached: ServerUnreachable | None = None
         self._thread: threading.Thread | None = None
         self.pump = Pump(session, settings, mutex, self.rouse)
 
@@ -185,7 +187,7 @@ class Caretaker:
             self.stop,
         )
         attempts, server = 0, self._settings.server
-        self._refused = None
+        self._refused = self._unreached = None
         try:
             expected = self.pump.said_goodbye
             for attempt in retry.reconnecting(timeout, self.stop, expected=expected):
@@ -198,9 +200,10 @@ class Caretaker:
             if isinstance(error, LinkTimeout) and self._refused is not None:
                 text = f"the session server at {server} refuses, {tried}: {self._refused}"
             else:
+                reason = self._unreached if isinstance(error, LinkTimeout) else None
                 text = (
                     f"no session server at {server}: {tried}, the last one ended so: "
-                    f"{unresolved(server) or error}. Is `outlast serve` running there? "
+                    f"{unresolved(server) or reason or error}. Is `outlast serve` running there? "
                     "LUPINE_SERVER names it"
                 )
             raise ServerUnreachable(
@@ -215,7 +218,10 @@ class Caretaker:
         """Attach once; the server's reason is kept, as the time may end in a later attempt."""
         try:
             return handshake.attach(deadline)
-        except (ServerUnreachable, LinkTimeout):
+        except ServerUnreachable as error:
+            self._unreached = error
+            raise
+        except LinkTimeout:
             raise
         except OutlastError as error:
             self._refused = error
