@@ -130,6 +130,7 @@ class SessionLink:
                 pump.transport.close(FAREWELL)
                 pump.transport = None
             self._session.log.close()
+        self._slabs.close()
 
     def _say_bye(self, end: bool) -> None:
         if self._pump.transport is None or self._pump.polling:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,11 +17,12 @@ from outlast.shim.slabs import Slabs
 
 PIECE = 1 << 16  # bytes: ZeroMQ sends them from where they are
 PIECES = 4
+MIB = 1 << 20
 
 
 @pytest.fixture
 def pool() -> Slabs:
-    return Slabs(PIECE, PIECES)
+    return Slabs(PIECE, PIECES, ahead=False)
 
 
 def data(fill: int, size: int = PIECE) -> memoryview:
@@ -152,7 +155,7 @@ def test_a_slab_is_given_back_when_it_was_idle_and_only_if_it_is_free(pool: Slab
 
 
 def test_views_outlive_their_slabs() -> None:
-    pool = Slabs(PIECE, PIECES)
+    pool = Slabs(PIECE, PIECES, ahead=False)
     copy = pool.copy(data(3))
     del pool
 
@@ -196,3 +199,78 @@ def test_pieces_that_an_interrupted_thread_lost_sight_of_are_found(
 
     assert pool.size == PIECES * PIECE
     assert [copy == data(n) for n, copy in enumerate(held)] == [True] * PIECES
+
+
+def test_pieces_of_large_slabs_lie_in_huge_pages() -> None:
+    pool = Slabs(MIB, 4)
+    held = [pool.copy(data(n, MIB)) for n in range(4)]
+    addresses = [ctypes.addressof(ctypes.c_char.from_buffer(copy)) for copy in held]
+
+    assert min(addresses) % (2 * MIB) == 0
+    assert sorted(addresses) == [min(addresses) + n * MIB for n in range(4)]
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slabs]:
+    """A pool that touches slabs ahead, however fast they are filled."""
+    monkeypatch.setattr(slabs, "HASTE", 3600.0)
+    pool = Slabs(PIECE, PIECES, ahead=True)
+    yield pool
+    pool.close()
+
+
+def test_the_next_slab_is_touched_while_one_is_filled(eager: Slabs) -> None:
+    held = [eager.copy(data(n)) for n in range(PIECES)]
+    assert eager.size == PIECES * PIECE, "one slab may be all that is needed"
+    held += [eager.copy(data(n)) for n in range(PIECES)]
+    assert eager.size == 3 * PIECES * PIECE
+    held += [eager.copy(data(n)) for n in range(5 * PIECES)]
+
+    assert eager.size == 8 * PIECES * PIECE
+    assert [copy == data(n) for n, copy in zip([0, 1, 2, 3] * 2, held[:8], strict=True)]
+    assert len({id(copy.obj) for copy in held if isinstance(copy, memoryview)}) == 7 * PIECES
+
+
+def test_a_slab_that_was_touched_for_nothing_is_given_back(eager: Slabs) -> None:
+    held = [eager.copy(data(n)) for n in range(2 * PIECES)]
+
+    eager.trim(3600.0)
+    assert eager.size == 3 * PIECES * PIECE
+    eager.trim(0.0)
+    assert eager.size == 2 * PIECES * PIECE
+    del held
+
+
+def test_nothing_is_touched_ahead_of_copies_that_take_their_time(
+    eager: Slabs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slabs, "HASTE", 0.0)
+    held = [eager.copy(data(n)) for n in range(3 * PIECES)]
+
+    assert eager.size == len(held) * PIECE
+
+
+def test_without_memory_for_a_slab_ahead_copies_are_made_all_the_same(
+    eager: Slabs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [eager.copy(data(n)) for n in range(PIECES)]
+
+    def fail(*_: object, **__: object) -> mmap.mmap:
+        raise OSError(12, "Cannot allocate memory")
+
+    held += [eager.copy(data(n)) for n in range(PIECES)]
+    with monkeypatch.context() as patched:
+        patched.setattr(slabs.mmap, "mmap", fail)
+        held += [eager.copy(data(n)) for n in range(3 * PIECES)]
+
+    expected = [*range(PIECES), *range(PIECES), *range(3 * PIECES)]
+    assert [copy == data(n) for n, copy in zip(expected, held, strict=True)] == [True] * len(held)
+
+
+def test_a_closed_pool_leaves_no_thread(eager: Slabs) -> None:
+    held = [eager.copy(data(n)) for n in range(2 * PIECES)]
+
+    eager.close()
+
+    assert "outlast-slab" not in [thread.name for thread in threading.enumerate()]
+    assert held[0] == data(0)
