@@ -2,7 +2,12 @@
 
 Machines are noisy, so each round measures everything once, and what counts are the ratios
 within a round and the processor time. Three sessions do it one after the other: one whose log
-has room for all copies, one with the usual limit, and one whose log spills all the time.
+has room for all copies, one with the usual limit, and one whose log spills all the time. A
+fourth does not touch memory ahead.
+
+A copy passes four threads, each beside the others: the program's, libzmq's in the client and in
+the worker, and the worker's own. The processor time of the busiest one bounds the speed where
+there are processors for all.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ import zmq
 from harness import Server, report, session
 
 import outlast.shim.driver as remote
+from outlast.shim import slabs
 
 MIB = 1 << 20
+AHEAD_PROCESSORS = slabs.AHEAD_PROCESSORS
 SINK = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.PAIR)
@@ -40,7 +47,8 @@ while True:
             socket.send(b"all")
 """
 #: The log's limit in MiB, by the name of the session; None leaves it alone.
-LIMITS = {"roomy log": 1 << 16, "usual log": None, "spilling log": 64}
+LIMITS = {"roomy log": 1 << 16, "usual log": None, "nothing ahead": None, "spilling log": 64}
+STAGES = ("client", "client_zmq", "worker_zmq", "worker")
 
 
 class Plain:
@@ -94,21 +102,40 @@ class Copies:
         """Copy everything back."""
         return remote.cuMemcpyDtoH(self._target, self._pointer, self._size)[0]
 
-    def measure(self, copy: Callable[[], Any]) -> tuple[float, float, float]:
-        """Return GB/s, and the processor seconds per GB of client and workers."""
+    def measure(self, copy: Callable[[], Any]) -> tuple[float, list[float]]:
+        """Return GB/s, and the processor seconds per GB of client, workers and `STAGES`."""
         workers = self._server.children()
-        client, server = time.process_time(), sum(map(_cpu_time, workers))
+        before = _processor_times(workers)
         start = time.perf_counter()
         assert not copy()
         duration = time.perf_counter() - start
         gigabytes = self._size / 1e9
-        client, server = time.process_time() - client, sum(map(_cpu_time, workers)) - server
-        return gigabytes / duration, client / gigabytes, server / gigabytes
+        spent = [
+            (after - earlier) / gigabytes
+            for after, earlier in zip(_processor_times(workers), before, strict=True)
+        ]
+        return gigabytes / duration, spent
 
 
-def _cpu_time(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _processor_times(workers: list[int]) -> list[float]:
+    client = _threads(os.getpid())
+    others = [_threads(pid) for pid in workers]
+    stages = (client[0], client[1], sum(o[1] for o in others), sum(o[0] for o in others))
+    return [client[2], sum(other[2] for other in others), *stages]
+
+
+def _threads(pid: int) -> tuple[float, float, float]:
+    """Return the processor seconds of a process's main thread, of libzmq's, and of all."""
+    main = zmq_ = total = 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # In nanoseconds, where process times are counted in hundredths of a second.
+        spent = int((task / "schedstat").read_text().split()[0]) / 1e9
+        total += spent
+        if task.name == str(pid):
+            main = spent
+        elif (task / "comm").read_text().startswith("ZMQbg/IO"):
+            zmq_ += spent
+    return main, zmq_, total
 
 
 def run(name: str, limit: int | None, size: int, rounds: int, device: str) -> None:
@@ -120,6 +147,8 @@ def run(name: str, limit: int | None, size: int, rounds: int, device: str) -> No
     plain = Plain()
     with session(device=device) as server:
         remote.use_link(None)
+        if name == "nothing ahead":
+            slabs.AHEAD_PROCESSORS = 1 << 16
         copies = Copies(server, size)
         source = memoryview(bytes(size))
         kinds = {"to the device": copies.to_device, "to the host": copies.to_host}
@@ -127,22 +156,27 @@ def run(name: str, limit: int | None, size: int, rounds: int, device: str) -> No
         for _ in range(rounds):
             for kind, copy in kinds.items():
                 reference = plain.send(source)
-                rate, client, worker = copies.measure(copy)
-                samples[kind].append((rate, client, worker, rate / reference))
+                rate, spent = copies.measure(copy)
+                samples[kind].append((rate, rate / reference, *spent))
         for kind, rows in samples.items():
             best = max(row[0] for row in rows)
             columns = zip(*rows, strict=True)
-            _, client, worker, ratio = (statistics.median(column) for column in columns)
+            _, ratio, client, worker, *stages = (statistics.median(c) for c in columns)
+            busiest = max(range(len(stages)), key=lambda index: stages[index])
             report(
                 f"copy of {size // MIB} MiB {kind}, {name}",
                 best,
                 "GB/s",
+                by="outlast",
                 over_plain=round(ratio, 3),
                 client_cpu_s_per_gb=round(client, 3),
                 worker_cpu_s_per_gb=round(worker, 3),
+                busiest=STAGES[busiest],
+                **{stage: round(value, 3) for stage, value in zip(STAGES, stages, strict=True)},
             )
         remote.close(end=True)
     plain.close()
+    slabs.AHEAD_PROCESSORS = AHEAD_PROCESSORS
 
 
 def main() -> None:

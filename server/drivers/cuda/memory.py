@@ -198,7 +198,7 @@ class MemoryCalls(EventCalls):
     def _write_chunk(self, stream: Stream, address: int, data: memoryview) -> int:
         chunk = self.staging.take()
         size = len(data)
-        chunk.view[:size] = data
+        chunk.fill(data)
         error = self.cuda.cuMemcpyHtoDAsync(address, chunk.address, size, stream.raw)[0]
         code = self._issued(stream, error)
         self.staging.lend(chunk, self.timeline.mark(stream))

@@ -31,13 +31,18 @@ _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 class Chunk:
     """A megabyte of pinned memory."""
 
-    __slots__ = ("address", "used", "view")
+    __slots__ = ("_array", "address", "used", "view")
 
     def __init__(self, address: int) -> None:
         self.address = address
         self.view = pinned_view(address, CHUNK)
+        self._array = np.frombuffer(self.view, np.uint8)
         #: Bytes that small copies have taken.
         self.used = 0
+
+    def fill(self, data: memoryview) -> None:
+        """Copy ``data`` to the chunk's begin, without the GIL: others have work to do."""
+        np.copyto(self._array[: len(data)], np.frombuffer(data, np.uint8))
 
 
 class Staging:

@@ -69,3 +69,10 @@ def test_memory_that_nothing_uses_is_given_back(bench: Bench, staging: Staging) 
     staging.lend(staging.take(), bench.timeline.mark(stream))
     staging.close()
     assert not bench.cuda._memory
+
+
+def test_a_chunk_is_filled_with_what_it_is_given(staging: Staging) -> None:
+    chunk = staging.take()
+    chunk.view[:] = bytes([9]) * CHUNK
+    chunk.fill(memoryview(b"abc"))
+    assert bytes(chunk.view[:4]) == b"abc\x09"
