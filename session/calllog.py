@@ -118,12 +118,19 @@ class CallLog:
         self.head = 1
         self.epochs = EpochRequest(limit)
         self._spill = spill
-        self._high = int(limit * (1 - SPILL_SHARE)) if spill else limit
+        self._high = 0
+        self.tighten(limit)
         #: What is being spilled, in order, and the bytes of it that are still needed.
         self._writing: deque[tuple[list[Batch], Writing]] = deque()
         self._leaving = 0
         #: Why batches could not be spilled.
         self._error: LogFull | None = None
+
+    def tighten(self, limit: int) -> None:
+        """Hold no more than so many bytes in memory from now on."""
+        self.limit = min(self.limit, limit)
+        self._high = int(self.limit * (1 - SPILL_SHARE)) if self._spill else self.limit
+        self.epochs.tighten(self.limit)
 
     def check_room(self) -> bool:
         """Return whether a call may be logged now; if not, to be asked again in a moment.

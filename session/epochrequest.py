@@ -23,10 +23,14 @@ class EpochRequest:
         self.newest = 0
         #: Why the last one failed; empty if it did not.
         self.failure = ""
-        self._step = limit * EPOCH_SHARE
+        self.tighten(limit)
         self._asked_at = 0
         #: Seq that an epoch must hold to be the answer to the request under way.
         self._expected: int | None = None
+
+    def tighten(self, limit: int) -> None:
+        """Take in that the log has another limit."""
+        self._step = limit * EPOCH_SHARE
 
     def due(self, size: int, applied: int) -> bool:
         """Return whether to ask now, in which case it is under way from now on.

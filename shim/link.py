@@ -322,6 +322,8 @@ class SessionLink:
                 lane.last = self._session.append(record, self._bind(), None if inline else piece)
                 if self._session.has_unsent:
                     self._pump.push()
+                if self._slabs.costly and self.settings.careful_limit:
+                    self._session.log.tighten(self.settings.careful_limit)
         self._caretaker.rouse()
         return 0
 

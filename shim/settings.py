@@ -17,6 +17,8 @@ class LinkSettings:
     reconnect_timeout: float = 300.0  # seconds
     heartbeat: float = 1.0  # seconds
     heartbeat_timeout: float = 5.0  # seconds
+    #: Bytes that the log keeps to where fresh memory is slow; 0: it keeps to its limit.
+    careful_limit: int = 0
 
     @classmethod
     def of(cls, config: ClientConfig) -> LinkSettings:
@@ -28,4 +30,5 @@ class LinkSettings:
             reconnect_timeout=config.reconnect_timeout,
             heartbeat=config.heartbeat,
             heartbeat_timeout=config.heartbeat_timeout,
+            careful_limit=config.careful_limit,
         )

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from outlast import buffers
@@ -28,6 +29,11 @@ IDLE = 5.0  # seconds
 HASTE = 0.1  # seconds
 #: Processors that this takes: on fewer, who touches takes time from who copies.
 AHEAD_PROCESSORS = 4
+#: Processor time of fresh memory from which on it is costly. Huge pages take 0.2 s with the copy
+#: into them, small ones 0.5.
+COSTLY = 1.0 / 1e9  # seconds a byte
+#: Fresh bytes that say which it is.
+ENOUGH = 64 << 20
 #: What memory in huge pages is aligned to.
 _HUGE = 2 << 20
 
@@ -49,16 +55,18 @@ class Slab:
         self._free = list(range(pieces))
         #: Dead references to holders that have gone since.
         self._gone: list[weakref.ref[Any]] = []
+        self._touched = False
 
-    def take(self, now: float) -> memoryview | None:
-        """Return a free piece, to be written; None if there is none in sight."""
+    def take(self, now: float) -> tuple[memoryview, bool] | None:
+        """Return a free piece, to be written, and whether it is fresh; None if none is in sight."""
         if not self._free and self._gone:
             self.search()
         while self._free:
             index = self._free.pop()
             if self._is_free(index):
                 self.used_at = now
-                return self._hold(index)
+                fresh = self._holders[index] is None and not self._touched
+                return self._hold(index), fresh
         return None
 
     def search(self) -> None:
@@ -68,6 +76,7 @@ class Slab:
 
     def touch(self) -> None:
         """Have the system give its memory now, without the GIL; nothing may be in it yet."""
+        self._touched = True
         size = self._piece * len(self._holders)
         memory = (ctypes.c_char * size).from_buffer(self._memory, self._start)
         ctypes.memset(memory, 0, size)
@@ -92,8 +101,9 @@ class Slab:
 class _Ahead:
     """A slab whose memory is touched in a thread while another one is filled."""
 
-    def __init__(self, piece: int, pieces: int) -> None:
+    def __init__(self, piece: int, pieces: int, note: Callable[[int, float], None]) -> None:
         self._size = piece, pieces
+        self._note = note
         self._slab: Slab | None = None
         self._thread = threading.Thread(target=self._run, name="outlast-slab", daemon=True)
         self._thread.start()
@@ -101,7 +111,9 @@ class _Ahead:
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # no more memory: who needs it will see
             slab = Slab(*self._size)
+            began = time.thread_time()
             slab.touch()
+            self._note(self._size[0] * self._size[1], time.thread_time() - began)
             self._slab = slab
 
     def slab(self) -> Slab | None:
@@ -128,10 +140,24 @@ class Slabs:
         self.piece = piece
         self._pieces = pieces
         self._slabs: list[Slab] = []
+        #: The one that a piece came from last: there may be many.
+        self._current: Slab | None = None
         self._lock = threading.Lock()
         self._ahead = _processors() >= AHEAD_PROCESSORS if ahead is None else ahead
         self._next: _Ahead | None = None
         self._made_at = float("-inf")
+        #: Bytes that were touched for the first time, and the processor time that took.
+        self._fresh = 0
+        self._spent = 0.0
+
+    @property
+    def costly(self) -> bool:
+        """Whether fresh memory has cost so much that there should be no more of it.
+
+        A virtual machine may have to get it from its host first, at 2 s a GB: then memory that
+        was used before is better, and so is the file of the log's overflow.
+        """
+        return self._fresh >= ENOUGH and self._spent > self._fresh * COSTLY
 
     def copy(self, data: memoryview) -> bytes | memoryview:
         """Return a copy of ``data``, in a piece if it fills one.
@@ -141,10 +167,13 @@ class Slabs:
         if len(data) != self.piece:
             return bytes(data)
         try:
-            piece = self._take()
+            piece, fresh = self._take()
         except OSError:
             return bytes(data)  # no more slabs; one piece may still be had
+        began = time.thread_time() if fresh else 0.0
         buffers.copy(piece, data)
+        if fresh:
+            self._note(self.piece, time.thread_time() - began)
         return piece
 
     def trim(self, idle: float = IDLE) -> None:
@@ -155,6 +184,7 @@ class Slabs:
             since = time.monotonic() - idle
             if self._made_at <= since:
                 self._drop_next()
+            self._current = None
             # What still were a view of it would keep its memory; there is none.
             self._slabs = [s for s in self._slabs if s.used_at > since or not s.unused]
 
@@ -170,20 +200,29 @@ class Slabs:
         count = len(self._slabs) + (self._next is not None)
         return count * self._pieces * self.piece
 
-    def _take(self) -> memoryview:
+    def _note(self, size: int, seconds: float) -> None:
+        self._fresh += size
+        self._spent += seconds
+
+    def _take(self) -> tuple[memoryview, bool]:
         now = time.monotonic()
         with self._lock:
+            piece = self._current.take(now) if self._current is not None else None
+            if piece is not None:
+                return piece
             # The oldest first, so that the newest ones fall idle.
             for slab in self._slabs:
                 piece = slab.take(now)
                 if piece is not None:
+                    self._current = slab
                     return piece
             for slab in self._slabs:
                 slab.search()
                 piece = slab.take(now)
                 if piece is not None:
+                    self._current = slab
                     return piece
-            slab = self._make(now)
+            slab = self._current = self._make(now)
             slab.used_at = now
             self._slabs.append(slab)
             piece = slab.take(now)
@@ -196,7 +235,7 @@ class Slabs:
         slab = made.slab() if made is not None else None
         slab = slab or Slab(self.piece, self._pieces)
         if self._ahead and now - self._made_at < HASTE:
-            self._next = _Ahead(self.piece, self._pieces)
+            self._next = _Ahead(self.piece, self._pieces, self._note)
         self._made_at = now
         return slab
 

@@ -369,6 +369,8 @@ class ClientConfig:
         shown="the one in LUPINE_STATE_DIR",
         secret=True,
     )
+    #: What the log keeps to where fresh memory turns out to be slow; 0 if its limit was set.
+    careful_limit: int = field(default=0, init=False, repr=False, compare=False)
     #: Which environment variable each value that is not a default came from.
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -377,6 +379,7 @@ class ClientConfig:
         if not self.replay_limit:
             limit = min(_replay_limit(), self.replay_hard_limit or MOST_REPLAY_LIMIT)
             object.__setattr__(self, "replay_limit", limit)
+            object.__setattr__(self, "careful_limit", min(limit, PLAIN_REPLAY_LIMIT))
         if not self.replay_hard_limit:
             limit = min(self.replay_limit * HARD_LIMIT_FACTOR, MOST_HARD_LIMIT)
             object.__setattr__(self, "replay_hard_limit", max(limit, self.replay_limit))

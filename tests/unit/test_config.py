@@ -178,11 +178,13 @@ def test_the_log_takes_a_share_of_the_memory_that_is_available(
     monkeypatch.setattr(outlast.config, "available_memory", lambda: available)
     config = ClientConfig.from_env({})
     assert (config.replay_limit, config.replay_hard_limit) == (limit, hard_limit)
+    assert config.careful_limit == min(limit, 256 << 20)
 
 
 def test_what_is_set_wins_over_what_is_available(monkeypatch):
     monkeypatch.setattr(outlast.config, "available_memory", lambda: 256 << 30)
-    assert ClientConfig.from_env({"LUPINE_REPLAY_LIMIT": "300g"}).replay_limit == 300 << 30
+    config = ClientConfig.from_env({"LUPINE_REPLAY_LIMIT": "300g"})
+    assert (config.replay_limit, config.careful_limit) == (300 << 30, 0)
     assert ClientConfig.from_env({"LUPINE_REPLAY_HARD_LIMIT": "1g"}).replay_limit == 1 << 30
 
 

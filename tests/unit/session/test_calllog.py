@@ -334,6 +334,19 @@ def test_truncation_counts_the_growth_from_there():
     assert log.wants_epoch(4)
 
 
+def test_a_log_that_is_tightened_spills_what_is_too_much_and_asks_for_epochs_earlier():
+    log = filled(200, 200, 200, spill=ListSpill())
+    assert log.wants_epoch(3)
+    log.epochs.taken(3, "")
+    log.tighten(400)
+    log.tighten(10_000)
+    assert log.limit == 400
+    log.append(batch(4))
+    assert log.memory <= 350
+    log.append(batch(5, size=150))
+    assert log.wants_epoch(5)
+
+
 class LogMachine(RuleBasedStateMachine):
     """Any order of appends, truncations, outcomes and full disks keeps what is needed."""
 

@@ -274,3 +274,44 @@ def test_a_closed_pool_leaves_no_thread(eager: Slabs) -> None:
 
     assert "outlast-slab" not in [thread.name for thread in threading.enumerate()]
     assert held[0] == data(0)
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What each look at a thread's processor time finds to have passed since the last."""
+    steps = [0.0]
+    spent = [0.0]
+
+    def look() -> float:
+        spent[0] += steps[0]
+        return spent[0]
+
+    monkeypatch.setattr(slabs.time, "thread_time", look)
+    monkeypatch.setattr(slabs, "ENOUGH", 4 * PIECE)
+    return steps
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_fresh_memory_is_costly_where_the_system_takes_long_to_give_it(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], ahead: bool
+) -> None:
+    monkeypatch.setattr(slabs, "HASTE", 3600.0)
+    pool = Slabs(PIECE, PIECES, ahead)
+    seconds[0] = PIECE * PIECES * 2e-9
+    held = [pool.copy(data(n)) for n in range(PIECES - 1)]
+    assert not pool.costly, "that is not enough to tell"
+
+    held += [pool.copy(data(n)) for n in range(2 * PIECES)]
+
+    assert pool.costly
+    pool.close()
+    del held
+
+
+def test_memory_that_was_used_before_does_not_count(seconds: list[float], pool: Slabs) -> None:
+    for n in range(10 * PIECES):
+        seconds[0] = 0.0 if n < PIECES else 1.0
+        pool.copy(data(n))
+
+    assert pool.size == PIECES * PIECE
+    assert not pool.costly
