@@ -245,7 +245,15 @@ class DataLink:
             return
         self._make_room()
         peer = b"peer %d" % next(self._numbers)
-        link = ZmtpSocket(connection, b"ROUTER", (b"DEALER",), MAX_MESSAGE, MAX_TOTAL, courier=True)
+        link = ZmtpSocket(
+            connection,
+            b"ROUTER",
+            (b"DEALER",),
+            MAX_MESSAGE,
+            MAX_TOTAL,
+            courier=True,
+            memory=self._driver.frame_memory,
+        )
         self._peers[peer] = link
         self._names[link.fileno()] = peer
         self._poller.register(link, select.POLLIN)

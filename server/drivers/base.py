@@ -175,6 +175,13 @@ class Driver(ABC):
             A ``CUresult`` value and the buffer, valid once a `ticket` taken now is done.
         """
 
+    def frame_memory(self, size: int) -> memoryview | None:
+        """Return memory from which `enqueue_write` is cheapest, for a frame of ``size`` bytes.
+
+        Any thread may ask. None: there is none better than any other.
+        """
+        return None
+
     @abstractmethod
     def enqueue_write(self, address: int, data: bytes | memoryview, stream: int) -> int:
         """Enqueue a copy of ``data`` to the device; the driver keeps it alive. Returns CUresult.

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from outlast.buffers import Buffers
 from outlast.errors import ProtocolError
 
 Frame = bytes | memoryview
+#: Gives memory for a long frame of so many bytes, or None.
+Memory = Callable[[int], memoryview | None]
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT: Final = 255  # bytes that a short frame has at most
@@ -66,9 +68,17 @@ class Decoder:
         Socket types that the peer may be of.
     frame_limit, message_limit : int
         Bytes of a frame, and of all frames of a message.
+    memory : callable, optional
+        Gives memory for a long frame of so many bytes, or None.
     """
 
-    def __init__(self, kinds: Collection[bytes], frame_limit: int, message_limit: int) -> None:
+    def __init__(
+        self,
+        kinds: Collection[bytes],
+        frame_limit: int,
+        message_limit: int,
+        memory: Memory = lambda _: None,
+    ) -> None:
         #: Complete messages, oldest first. Each begins with ``bytes``, the rest are views.
         self.messages: deque[list[Frame]] = deque()
         #: The peer has said what it is.
@@ -85,6 +95,7 @@ class Decoder:
         self._long: memoryview | None = None
         self._filled = 0
         self._flags = 0
+        self._memory = memory
         self._buffers = Buffers()
 
     def space(self) -> memoryview:
@@ -158,7 +169,8 @@ class Decoder:
             raise ProtocolError("a message before READY")
 
     def _begin(self, flags: int, size: int, part: memoryview) -> None:
-        self._long = self._buffers.take(size)
+        memory = self._memory(size)
+        self._long = memory if memory is not None else self._buffers.take(size)
         self._long[: len(part)] = part
         self._filled, self._flags = len(part), flags
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from outlast import zmtp
 from outlast.courier import VECTOR, Courier
 from outlast.errors import ProtocolError
-from outlast.zmtp import Frame
+from outlast.zmtp import Frame, Memory
 
 #: Read at once at most, so that other work gets its turn.
 BURST = 8 << 20  # bytes
@@ -33,6 +33,8 @@ class ZmtpSocket:
         What the peer may be.
     frame_limit, message_limit : int
         Bytes that the peer may send in a frame and in a message.
+    memory : callable, optional
+        Gives memory for long frames; see `outlast.zmtp.Decoder`.
     courier : bool
         Whether long messages may be sent by a thread, beside what this one does.
     """
@@ -45,6 +47,7 @@ class ZmtpSocket:
         frame_limit: int,
         message_limit: int,
         courier: bool = False,
+        memory: Memory = lambda _: None,
     ) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,7 +55,7 @@ class ZmtpSocket:
         self.broken = ""
         self.last_heard = time.monotonic()
         self._connection = connection
-        self._decoder = zmtp.Decoder(kinds, frame_limit, message_limit)
+        self._decoder = zmtp.Decoder(kinds, frame_limit, message_limit, memory)
         #: Messages that have come, oldest first.
         self.messages = self._decoder.messages
         self._unsent: deque[Frame] = deque([zmtp.opening(kind)])

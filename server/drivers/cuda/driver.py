@@ -211,6 +211,7 @@ class CudaDriver(ModuleCalls, Driver):
         if self._staging is not None and self._contexts:
             with self.within(next(iter(self._contexts.values()))):
                 self._staging.close()
+                self.receiving.close()
         for device in self._devices:
             if device.primary is None:
                 device.arena.close()

@@ -196,6 +196,12 @@ class MemoryCalls(EventCalls):
         return self._issued(stream, error)
 
     def _write_chunk(self, stream: Stream, address: int, data: memoryview) -> int:
+        source = self.receiving.address(data)
+        if source:
+            error = self.cuda.cuMemcpyHtoDAsync(address, source, len(data), stream.raw)[0]
+            code = self._issued(stream, error)
+            self.receiving.hold(data, self.timeline.mark(stream))
+            return code
         chunk = self.staging.take()
         size = len(data)
         chunk.fill(data)

@@ -23,6 +23,7 @@ from outlast.server.drivers.cuda.objects import (
     Stream,
 )
 from outlast.server.drivers.cuda.properties import ARENA_SIZE, BASE, read_device
+from outlast.server.drivers.cuda.receiving import Receiving
 from outlast.server.drivers.cuda.staging import Staging
 from outlast.server.drivers.cuda.timeline import AHEAD, PLAIN, Timeline
 from outlast.server.drivers.cuda.transfer import Transfer
@@ -67,6 +68,7 @@ class DriverState:
         self.timeline = Timeline(cuda, self.failed, self._contexts.values)
         self._watchers = Watchers(cuda)
         self._staging: Staging | None = None
+        self._receiving: Receiving | None = None
         self._transfers: dict[int, Transfer] = {}
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._blocked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -131,6 +133,7 @@ class DriverState:
         if self._staging is None:
             with self.within(context):
                 self._staging = Staging(self.cuda, self.timeline.mark, self.timeline.finished)
+                self._receiving = Receiving(self.cuda, self.timeline.finished)
         return context
 
     def _warm_up(self, context: Context) -> None:
@@ -188,6 +191,16 @@ class DriverState:
         """The pinned memory that copies go through; there is a context."""
         assert self._staging is not None
         return self._staging
+
+    @property
+    def receiving(self) -> Receiving:
+        """The pinned memory that the link reads into; there is a context."""
+        assert self._receiving is not None
+        return self._receiving
+
+    def frame_memory(self, size: int) -> memoryview | None:
+        """Return pinned memory for a frame, if there is some."""
+        return self._receiving.take(size) if self._receiving is not None else None
 
     # -- faults --------------------------------------------------------------------------------
 

@@ -30,6 +30,10 @@ class IdleDevice:
     def fileno(self) -> int:
         return self.descriptor
 
+    def frame_memory(self, size: int) -> memoryview | None:
+        """Return no memory of its own."""
+        return None
+
     def drain(self) -> None:
         """Take in what was announced."""
         self.drained += os.eventfd_read(self.descriptor)
