@@ -9,12 +9,22 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outlast.config import ServeConfig
-from outlast.errors import CheckpointError, ConfigError, ProviderNotFound
+from outlast.errors import (
+    CheckpointError,
+    ConfigError,
+    OutlastError,
+    ProviderNotFound,
+    TakeOverFailed,
+)
 from outlast.server.drivers import registry
-from outlast.server.locks import LifetimeLock
+from outlast.server.locks import TAKE_OVER, LifetimeLock, holder_of
 from outlast.server.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from outlast.server.takeover import TakeOver
 
 log = logging.getLogger(__name__)
 
@@ -35,34 +45,80 @@ def serve(config: ServeConfig) -> int:
     ConfigError
         A setting cannot be used, no checkpoint can be stored, or another server uses the
         state folder.
+    TakeOverFailed
+        That server was to be replaced, and cannot be.
     """
     lock = _state_lock(config.state_dir)
     device = registry.require(config.device, config.state_dir / "gpu_found")
     config = dataclasses.replace(config, device=registry.several(device, config.emulated_devices))
-    # A server that has just been killed gives the lock back within moments.
-    if not lock.acquire():
-        raise ConfigError(
-            f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
-            "stop it, or name another folder with --state"
-        )
+    if config.take_over == "no":
+        take_over = None
+        _acquire(lock, config)
+    else:
+        # Late: its libraries would hold up the first worker of any other start.
+        from outlast.server.takeover import TakeOver
+
+        take_over = TakeOver(config, lock)
+        config = take_over.config
     pool = WorkerPool(config.device)
     try:
         # It gets its device ready while this process still loads what it needs itself.
-        pool.warm()
-        gc.disable()  # what is loaded now stays: there is nothing to collect
-        from outlast.server.gateway import Gateway
-
-        signal_fd = _signal_descriptor()
-        _check_provider(config)
-        gc.freeze()
-        gc.enable()
-        return Gateway(config, _server_id(config.state_dir), signal_fd, pool).run()
+        pool.warm(1 if take_over is None else take_over.workers)
+        return _serve(config, pool, take_over)
     finally:
         pool.close()
         # The outcome stands. While Python ends it gives handled signals their deadly default
         # back, and another SIGTERM would take the exit code's place.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+def _serve(config: ServeConfig, pool: WorkerPool, take_over: TakeOver | None) -> int:
+    """Load the rest, and serve in the place of the server that may still run."""
+    gc.disable()  # what is loaded now stays: there is nothing to collect
+    from outlast.server.gateway import Gateway
+
+    signal_fd = _signal_descriptor() if take_over is None else -1
+    _check_provider(config)
+    gateway = Gateway(config, _server_id(config.state_dir), pool)
+    gc.freeze()
+    gc.enable()
+    if take_over is not None:
+        take_over.prepare(gateway, pool)
+        take_over.take()
+        # Not before: as long as this is not the server, a signal ends it at once.
+        signal_fd = _signal_descriptor()
+    try:
+        return gateway.run(signal_fd)
+    except OutlastError as error:
+        if take_over is None or gateway.serving:
+            raise
+        raise TakeOverFailed(
+            f"{error}; the server before has made way and its sessions wait for the next one: "
+            "start it without --take-over"
+        ) from error
+
+
+def _acquire(lock: LifetimeLock, config: ServeConfig) -> None:
+    """Take the lock of the state folder.
+
+    Raises
+    ------
+    ConfigError
+        Another server has it, or is about to.
+    """
+    # A server that has just been killed gives the lock back within moments.
+    if not lock.acquire():
+        raise ConfigError(
+            f"another server (process {lock.owner()}) uses the state folder {config.state_dir}: "
+            "stop it, name another folder with --state, or take its place with --take-over"
+        )
+    if follower := holder_of(config.state_dir / TAKE_OVER):
+        lock.release()
+        raise ConfigError(
+            f"process {follower} is about to take over the state folder {config.state_dir}: "
+            "name another folder with --state"
+        )
 
 
 def _check_provider(config: ServeConfig) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import tenacity
 
 from outlast.errors import JournalUnavailable, OutlastError
-from outlast.migrations import upgrade
 from outlast.session import retry
 from outlast.session.store import Store
 
@@ -47,14 +46,11 @@ class DatabaseThread:
     Parameters
     ----------
     url : str
-        The journal's database.
-    migrate : bool
-        Bring the database to this version's revision first.
+        The journal's database; opened for the first job.
     """
 
-    def __init__(self, url: str, migrate: bool = True) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._migrate = migrate
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: deque[tuple[Resume, Any, OutlastError | None]] = deque()
         self._stop = threading.Event()
@@ -127,7 +123,7 @@ class DatabaseThread:
                 for attempt in retry.database(self._patience(job), self._stop, self._report):
                     with attempt:
                         if store is None:
-                            store = self._open()
+                            store = Store.open(self._url)
                             stores.callback(store.close)
                         result = job.work(store)
                 self._down = None
@@ -161,13 +157,3 @@ class DatabaseThread:
         if left <= 0 and self._down is not None:
             raise self._down
         return max(0.0, left)
-
-    def _open(self) -> Store:
-        store = Store.open(self._url)
-        try:
-            if self._migrate:
-                upgrade(store.engine)
-        except OutlastError:
-            store.close()
-            raise
-        return store

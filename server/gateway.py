@@ -19,6 +19,8 @@ import zmq
 from outlast.config import ServeConfig
 from outlast.errors import ConfigError, OutlastError, ProtocolError
 from outlast.messages import stay_in_cache
+from outlast.migrations import current_revision, upgrade
+from outlast.server import notice
 from outlast.server.attachments import Attachments
 from outlast.server.database import DatabaseThread
 from outlast.server.datalink import MAX_MESSAGE
@@ -51,18 +53,13 @@ class Gateway:
         Settings.
     server_id : str
         Stable id of this state folder's server.
-    signal_fd : int
-        Readable when a signal has arrived (`signal.set_wakeup_fd`).
     pool : WorkerPool
         Where workers come from; the gateway closes it.
     """
 
-    def __init__(
-        self, config: ServeConfig, server_id: str, signal_fd: int, pool: WorkerPool
-    ) -> None:
+    def __init__(self, config: ServeConfig, server_id: str, pool: WorkerPool) -> None:
         self.config = config
         self.server_id = server_id
-        self._signal_fd = signal_fd
         self._context = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[Any, Callable[[], None]] = {}
@@ -72,11 +69,10 @@ class Gateway:
         self.drain: Drain | None = None
         #: This process ends and its workers stay.
         self._leaving = False
-        self.watch(signal_fd, self._on_signal)
         self.database = DatabaseThread(config.database)
         self.watch(self.database.fileno(), self.database.deliver)
         # The lease is renewed beside everything else: no slow transaction may cost it.
-        self._lease = DatabaseThread(config.database, migrate=False)
+        self._lease = DatabaseThread(config.database)
         self.watch(self._lease.fileno(), self._lease.deliver)
         self.valid_until = 0.0
         #: The lease has ended, and it is not known yet whose sessions are ours still.
@@ -141,10 +137,35 @@ class Gateway:
 
     # -- the loop ------------------------------------------------------------------------------
 
-    def run(self) -> int:
-        """Serve until a signal; return the exit code."""
+    def prepare(self, patience: float) -> None:
+        """Do what can be done while another server still uses the state folder: change nothing.
+
+        Raises
+        ------
+        JournalNewer
+            A newer version wrote the journal.
+        JournalUnavailable
+            It does not answer within ``patience`` seconds.
+        """
+        outcomes: list[OutlastError | None] = []
+        self.database.submit(_look_at, lambda _, error: outcomes.append(error), patience)
+        while not outcomes:
+            self._step()
+        if outcomes[0] is not None:
+            raise outcomes[0]
+
+    def run(self, signal_fd: int) -> int:
+        """Serve until a signal; return the exit code.
+
+        Parameters
+        ----------
+        signal_fd : int
+            Readable when a signal has arrived (`signal.set_wakeup_fd`).
+        """
+        notice.remove(self.config.state_dir)  # a server that was killed has left its own
+        self.watch(signal_fd, lambda: self._on_signal(signal_fd))
         self._bind()
-        self.database.submit(self._register, self._registered, patience=float("inf"))
+        self.database.submit(self._open_journal, self._registered, patience=float("inf"))
         while self._exit_code is None:
             self._step()
         self._close()
@@ -166,6 +187,10 @@ class Gateway:
             return 1000
         soonest = min(at for at, _ in self._timers)
         return max(0, min(1000, int((soonest - time.monotonic()) * 1000) + 1))
+
+    def _open_journal(self, store: Store) -> float:
+        upgrade(store.engine)
+        return self._register(store)
 
     def _register(self, store: Store) -> float:
         asked = time.monotonic()
@@ -207,6 +232,7 @@ class Gateway:
     def _listen(self) -> None:
         self.serving = True
         self.watch(self._socket, self._on_client)
+        notice.post(self.config, self.endpoint)
         print(f"ready {self.endpoint}", flush=True)
         log.info("server ready", extra={"action": "ready", "endpoint": self.endpoint})
 
@@ -299,20 +325,22 @@ class Gateway:
 
     # -- signals -------------------------------------------------------------------------------
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, signal_fd: int) -> None:
         try:
-            numbers = os.read(self._signal_fd, 64)
+            numbers = os.read(signal_fd, 64)
         except BlockingIOError:
             return
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminate()
-            elif number == signal.SIGUSR2:
+            elif number == signal.SIGUSR2 and self.drain is None:
+                # No haste for one that is under way: its sender may not have known of it.
                 self._terminate(hand_over=True)
             elif number == signal.SIGUSR1 and self.drain is None:
                 # The lease stays: the workers go on under it, and the next gateway has them.
                 log.info("leaving the workers to the next server", extra={"action": "leaving"})
                 self._leaving = True
+                notice.remove(self.config.state_dir)
                 self.finish(0)
 
     def _terminate(self, hand_over: bool = False) -> None:
@@ -323,7 +351,14 @@ class Gateway:
             self.finish(0)
         elif self.drain is None:
             log.info("drain started", extra={"action": "drain_started"})
+            notice.remove(self.config.state_dir)
             self.drain = Drain(self, hand_over)
             self.drain.begin()
         else:
             self.drain.hasten()
+
+
+def _look_at(store: Store) -> None:
+    """Find out whether a journal can be used, and have all loaded that its use takes."""
+    current_revision(store.engine)
+    store.servers()

@@ -25,6 +25,16 @@ class KeptMemory:
     def __init__(self, state: Path) -> None:
         self._keeper = Keeper(state)
 
+    def start(self, ttl: float) -> None:
+        """Have a keeper run, and be connected to it.
+
+        Raises
+        ------
+        KeeperError
+            None can be started.
+        """
+        self._keeper.start(ttl)
+
     def launch(self, ttl: float) -> Process | None:
         """Have a keeper run soon; return the process that starts it, if none runs yet.
 

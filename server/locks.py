@@ -14,6 +14,8 @@ from pathlib import Path
 
 from outlast.errors import RestoreFailed
 
+#: Name of the lock that the one server holds which is about to take another's place.
+TAKE_OVER = "take-over.lock"
 #: How long a dying owner is waited for before it is killed.
 PATIENCE = 2.0  # seconds
 
@@ -77,3 +79,14 @@ class LifetimeLock:
                     raise RestoreFailed(f"process {pid} holds {self.path} and does not go")
         finally:
             os.close(pidfd)
+
+
+def holder_of(path: Path) -> int:
+    """Return the process that holds a lock; 0 if nobody does, or there is no such file."""
+    if not path.exists():
+        return 0
+    lock = LifetimeLock(path)
+    try:
+        return 0 if lock.try_acquire() else lock.owner()
+    finally:
+        lock.release()

@@ -34,7 +34,7 @@ def look(name: str, emulated: int = 1) -> tuple[list[Finding], int]:
         device = registry.require(name)
     except ConfigError as error:
         return [failure("device", str(error))], 0
-    found = _examine(registry.several(device, emulated))
+    found = examined(registry.several(device, emulated))
     if "error" in found:
         return [failure("device", f"{device}: {found['error']}")], 0
     memory = sum(entry["total"] for entry in found["devices"])
@@ -46,7 +46,8 @@ def look(name: str, emulated: int = 1) -> tuple[list[Finding], int]:
     return findings, memory
 
 
-def _examine(device: str) -> dict[str, Any]:
+def examined(device: str) -> dict[str, Any]:
+    """Return what `outlast.server.doctor.examine` finds out of the devices, in its own process."""
     command = [sys.executable, "-m", "outlast.server.doctor.examine", device]
     try:
         done = subprocess.run(

@@ -175,7 +175,10 @@ def _add_journal(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _add_flag(parser: argparse.ArgumentParser, name: str, entry: Setting) -> None:
     text = f"{entry.doc} [{entry.env}; default: {entry.default}]".replace("%", "%%")
-    if entry.metavar:
+    if entry.bare:
+        value, bare = entry.metavar, entry.bare
+        parser.add_argument(entry.flag, dest=name, nargs="?", const=bare, metavar=value, help=text)
+    elif entry.metavar:
         parser.add_argument(entry.flag, dest=name, metavar=entry.metavar, help=text)
     else:
         parser.add_argument(entry.flag, dest=name, action="store_const", const="yes", help=text)

@@ -217,6 +217,16 @@ class ServeConfig:
         shown="600",
         metavar="SECONDS",
     )
+    take_over: str = setting(
+        values.take_over,
+        "no",
+        "Take the place of the server that uses the state folder: it hands its sessions over once "
+        "all is ready here. With 'gateway' its workers stay.",
+        env="OUTLAST_TAKE_OVER",
+        flag="--take-over",
+        metavar="gateway",
+        bare="yes",
+    )
     log_level: str = setting(
         values.choice(*LEVELS),
         "info",

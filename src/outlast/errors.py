@@ -153,6 +153,10 @@ class KeeperError(OutlastError):
     reason: str = ""
 
 
+class TakeOverFailed(OutlastError):
+    """A server could not take the place of the one that runs."""
+
+
 class ProviderNotFound(OutlastError, LookupError):
     """No checkpoint provider has this name."""
 

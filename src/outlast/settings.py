@@ -42,6 +42,8 @@ class Setting:
     metavar: str = ""
     #: Whether messages must not show the value.
     secret: bool = False
+    #: What the flag stands for without a value; empty if it takes one.
+    bare: str = ""
 
 
 def setting(
@@ -54,6 +56,7 @@ def setting(
     shown: str = "",
     metavar: str = "VALUE",
     secret: bool = False,
+    bare: str = "",
 ) -> Any:
     """Return a dataclass field that carries a `Setting`.
 
@@ -69,11 +72,11 @@ def setting(
         Environment variable; command line flag, if there is one.
     shown
         The default as text, where ``str(default)`` is not what a user would write.
-    metavar, secret
+    metavar, secret, bare
         See `Setting`.
     """
     text = shown or str(default)
-    entry = Setting(parse, doc, env, flag, text, "" if parse is switch else metavar, secret)
+    entry = Setting(parse, doc, env, flag, text, "" if parse is switch else metavar, secret, bare)
     if callable(default):
         return dataclasses.field(
             default_factory=default, repr=not secret, metadata={"setting": entry}

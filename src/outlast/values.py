@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outlast.errors import ConfigError
-from outlast.settings import Unusable
+from outlast.settings import Unusable, switch
 
 #: Port of the session server unless something else is said.
 DEFAULT_PORT = 14833
@@ -86,6 +86,16 @@ def choice(*names: str) -> Callable[[str], str]:
         return name
 
     return parse
+
+
+def take_over(text: str) -> str:
+    """Parse whether to replace a running server: ``yes``, ``no``, or its ``gateway`` alone."""
+    if text.strip().lower() == "gateway":
+        return "gateway"
+    try:
+        return "yes" if switch(text) else "no"
+    except Unusable as error:
+        raise Unusable(f"{error}, or gateway") from None
 
 
 def provider(text: str) -> str:

@@ -66,6 +66,15 @@ class ServerProcess:
         assert self.process is not None
         return self.process.pid
 
+    def follower(self, *arguments: str) -> ServerProcess:
+        """Return a server that is to take this one's place, not started yet."""
+        take_over = () if "--take-over" in arguments else ("--take-over",)
+        follower = ServerProcess(
+            self.state, [*self.arguments, *take_over, *arguments], self.environment
+        )
+        follower.endpoint = self.endpoint
+        return follower
+
     def spawn(self) -> subprocess.Popen[str]:
         """Start the process without waiting until it is ready."""
         command = [sys.executable, "-m", "outlast", "serve", "--bind", self.endpoint]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from outlast.config import ServeConfig
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, OutlastError, TakeOverFailed
+from outlast.server import app, gateway
 from outlast.server.app import _check_provider, _server_id, _state_lock
 
 
@@ -32,3 +33,46 @@ def test_a_provider_that_no_worker_could_use_is_refused_before_a_client_comes() 
 def test_a_state_folder_that_cannot_be_made_is_named_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="/dev/null/state cannot be used: Not a directory"):
         _state_lock(Path("/dev/null/state"))
+
+
+class Failing:
+    """A gateway that cannot listen."""
+
+    serving = False
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def run(self, signal_fd: int) -> int:
+        raise ConfigError("cannot listen at tcp://127.0.0.1:1")
+
+
+class Done:
+    """A take-over that has succeeded so far."""
+
+    def prepare(self, *_: object) -> None:
+        pass
+
+    take = prepare
+
+
+@pytest.mark.parametrize(
+    ("take_over", "error", "said"),
+    [
+        (None, ConfigError, "^cannot listen at tcp://127.0.0.1:1$"),
+        (Done(), TakeOverFailed, "1; the server before has made way.*without --take-over$"),
+    ],
+)
+def test_a_server_that_fails_after_another_made_way_says_what_to_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    take_over: object,
+    error: type[OutlastError],
+    said: str,
+) -> None:
+    monkeypatch.setattr(gateway, "Gateway", Failing)
+    monkeypatch.setattr(app, "_signal_descriptor", lambda: -1)
+    config = ServeConfig.resolve({"state_dir": str(tmp_path), "device": "emulated"}, {})
+
+    with pytest.raises(error, match=said):
+        app._serve(config, None, take_over)  # type: ignore[arg-type]

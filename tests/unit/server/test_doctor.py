@@ -135,7 +135,7 @@ def test_a_device_that_lacks_something_says_what(monkeypatch: pytest.MonkeyPatch
     gpu = {"ordinal": 0, "name": "GPU", "uuid": "u", "total": 64 << 30, "free": 1, "base": 16}
     found = {"version": 13010, "devices": [{**gpu, "shared": "no descriptors"}]}
     monkeypatch.setattr(devices.registry, "require", lambda _: "cuda")
-    monkeypatch.setattr(devices, "_examine", lambda _: found)
+    monkeypatch.setattr(devices, "examined", lambda _: found)
     monkeypatch.setattr(devices.resource, "getrlimit", lambda _: (1024, 1024))
     report, memory = devices.look("auto")
     assert memory == 64 << 30
