@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from harness import Server, report  # noqa: E402
+from harness import Server, longest_call, report, report_replacement  # noqa: E402
 
 import outlast.shim.driver as cuda  # noqa: E402
 from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
@@ -71,7 +70,8 @@ def saving(provider: str, folder: Path) -> None:
     try:
         ok(cuda.cuInit(0))
         ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(ok(cuda.cuDeviceGet(0))))))
-        for measure, sizes in ((_stalls, SIZES), (_hand_over, HANDED_OVER)):
+        parts = (_stalls, SIZES), (_hand_over, HANDED_OVER), (_take_over, HANDED_OVER)
+        for measure, sizes in parts:
             for size in sizes:
                 memory = ok(cuda.cuMemAlloc(size))
                 ok(cuda.cuMemsetD32(memory, size % 251, size // 4))
@@ -116,20 +116,17 @@ def _hand_over(server: Server, size: int) -> None:
     report(f"restart that copies nothing, {name}: stall", stall, "s", by="outlast")
 
 
+def _take_over(server: Server, size: int) -> None:
+    report_replacement(server, lambda: ok(cuda.cuCtxSynchronize()), f"{size / GIB:g} GiB")
+
+
 def _replace_gateway(server: Server) -> None:
     """Call all the time while the gateway is replaced; the longest call is the stall."""
     server.stop(DEADLINE, signal.SIGUSR1)
     began = time.perf_counter()
-    starting = threading.Thread(target=server.start)
-    starting.start()
-    longest = 0.0
-    while starting.is_alive():
-        at = time.perf_counter()
-        ok(cuda.cuCtxSynchronize())
-        longest = max(longest, time.perf_counter() - at)
-    starting.join()
+    lost, found = longest_call(lambda: ok(cuda.cuCtxSynchronize()), server.start)
     report("new gateway: until ready", time.perf_counter() - began, "s", by="outlast")
-    report("new gateway: longest call meanwhile", longest, "s", by="outlast")
+    report("new gateway: longest call meanwhile", found - lost, "s", by="outlast")
 
 
 def _check(memory: int, size: int) -> None:
