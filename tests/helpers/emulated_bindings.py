@@ -1,0 +1,62 @@
+"""The emulated device under the names of `cuda.bindings.driver`, for the cuda device to drive.
+
+It does everything in the order of issue, so what overtakes what on a GPU does not show here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+from outlast.cuda_types import CUfunction_attribute
+from outlast.server.drivers.emulated import EmulatedDriver
+
+INVALID_VALUE = 1
+
+
+class EmulatedBindings(EmulatedDriver):
+    """What `CudaDriver` uses of the bindings and the emulated device does not have."""
+
+    CUstream = int
+    CUevent = int
+    CUfunction_attribute = CUfunction_attribute
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._pinned: dict[int, mmap.mmap] = {}
+
+    def cuFuncLoad(self, function: int) -> tuple[int]:
+        """Load a kernel: it is loaded."""
+        return (0,)
+
+    def cuFuncGetName(self, function: int) -> tuple[int, bytes]:
+        """Return a kernel's name."""
+        return 0, self._function(function).name.encode()
+
+    def cuFuncGetParamInfo(self, function: int, index: int) -> tuple[int, int, int]:
+        """Return offset and size of a kernel's parameter."""
+        parameters = self._function(function).parameters
+        if index >= len(parameters):
+            return INVALID_VALUE, 0, 0
+        return 0, parameters[index].offset, parameters[index].size
+
+    def cuModuleGetFunctionCount(self, module: int) -> tuple[int, int]:
+        """Return how many kernels a module has."""
+        return 0, len(self._module(module).functions)
+
+    def cuModuleEnumerateFunctions(self, count: int, module: int) -> tuple[int, list[int]]:
+        """Return a module's kernels."""
+        return 0, [function.handle for function in self._module(module).functions.values()]
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
+        """Allocate host memory."""
+        memory = mmap.mmap(-1, size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._pinned[address] = memory
+        return 0, address
+
+    def cuMemFreeHost(self, address: int) -> tuple[int]:
+        """Give host memory back."""
+        del self._pinned[address]
+        return (0,)
