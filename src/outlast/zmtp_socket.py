@@ -56,6 +56,8 @@ class ZmtpSocket:
         self.last_heard = time.monotonic()
         self._connection = connection
         self._decoder = zmtp.Decoder(kinds, frame_limit, message_limit, memory)
+        #: Something is being sent or read.
+        self._busy = False
         #: Messages that have come, oldest first.
         self.messages = self._decoder.messages
         self._unsent: deque[Frame] = deque([zmtp.opening(kind)])
@@ -86,7 +88,11 @@ class ZmtpSocket:
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Send a message, or keep what the system does not take for `flush`."""
-        pieces = zmtp.encode(frames)
+        if self._enter():
+            self._send(zmtp.encode(frames))
+        self._busy = False
+
+    def _send(self, pieces: list[Frame]) -> None:
         if not self._decoder.ready:
             self._early += pieces
             return
@@ -100,7 +106,7 @@ class ZmtpSocket:
                 courier.hand_over([*self._unsent])
                 self._unsent.clear()
             else:
-                self.flush()
+                self._flush()
             return
         (piece,) = pieces
         try:
@@ -115,6 +121,11 @@ class ZmtpSocket:
 
     def flush(self) -> None:
         """Send what is left of earlier messages, as far as the system takes it."""
+        if self._enter():
+            self._flush()
+        self._busy = False
+
+    def _flush(self) -> None:
         unsent = self._unsent
         while unsent and not self.broken:
             try:
@@ -131,6 +142,11 @@ class ZmtpSocket:
 
     def receive(self) -> bool:
         """Read what there is, up to `BURST`; return whether anything came."""
+        came = self._enter() and self._receive()
+        self._busy = False
+        return came
+
+    def _receive(self) -> bool:
         decoder, receive_into = self._decoder, self._receive_into
         total = 0
         while total < BURST and not self.broken:
@@ -158,7 +174,7 @@ class ZmtpSocket:
         if self._early and decoder.ready:
             self._unsent.extend(self._early)
             self._early.clear()
-            self.flush()
+            self._flush()
         return total > 0
 
     def close(self) -> None:
@@ -173,6 +189,20 @@ class ZmtpSocket:
             self._courier.close()
         with suppress(OSError):
             self._connection.close()
+
+    def _enter(self) -> bool:
+        """Begin to send or read; return whether the connection stands.
+
+        If Ctrl-C ended the last time in the middle, nobody knows which bytes came and went:
+        another connection has to begin again in order.
+        """
+        if self._busy and not self.broken:
+            self.broken = "interrupted"
+        if self.broken:
+            self._unsent.clear()
+            return False
+        self._busy = True
+        return True
 
     def _break(self, error: OSError) -> None:
         self.broken = _reason(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -136,6 +137,50 @@ def test_closing_waits_for_no_peer_that_reads_nothing(
     one.close()
     assert time.monotonic() - began < 1.0
     assert one.fileno() == -1
+
+
+class Interrupted:
+    """A connection in whose calls Ctrl-C comes once they have done their work."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._connection, name)
+        if name != self._name:
+            return method
+
+        def interrupted(*args: Any) -> Any:
+            method(*args)
+            raise KeyboardInterrupt
+
+        return interrupted
+
+
+@pytest.mark.parametrize("name", ["send", "sendmsg", "recv_into"])
+def test_what_ctrl_c_ended_in_the_middle_is_not_taken_up_again(
+    ends: tuple[ZmtpSocket, ZmtpSocket], name: str
+) -> None:
+    one, other = ends
+    assert_eventually(lambda: pump(one, other) or (one.ready and other.ready), "they are ready")
+    other.send([b"something to read"])
+    connection = Interrupted(one._connection, name)
+    one._connection = connection  # type: ignore[assignment]
+    one._receive_into = connection.recv_into
+    message = [b"head", bytes(100_000)] if name == "sendmsg" else [b"head"]
+
+    def use() -> None:
+        one.send(message)
+        while not one.receive():
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    one.send([b"more"])
+    assert not one.receive()
+    assert one.broken == "interrupted"
+    assert not one.has_unsent
 
 
 def test_a_port_that_nobody_listens_at_is_a_broken_connection() -> None:
