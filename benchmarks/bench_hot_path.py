@@ -1,14 +1,13 @@
 """What Python costs on both sides of a launch and of a wait: no sockets, no GPU, one thread.
 
-JSON lines, nanoseconds a call. Machines are noisy: compare runs taken by turns, and the least
-of many rounds.
+JSON lines, nanoseconds a call. Machines are noisy: each figure is the least of many short
+rounds, and what is to be compared is best measured by turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +19,9 @@ import outlast.shim.driver as cuda
 from outlast.session.client import BATCH_CALLS
 
 ARGUMENTS = ((0,), (ctypes.c_void_p,))
-BATCHES = 100
+BATCHES = 10
 LAUNCHES = BATCHES * BATCH_CALLS
+WAITS = 100
 
 
 def prepare() -> tuple[Any, Any]:
@@ -40,7 +40,6 @@ def launches(both: Wireless, kernel: Any, streams: list[Any], rounds: int) -> tu
     for _ in range(rounds):
         assert cuda.cuStreamSynchronize(streams[0])[0] == 0
         both.link._session._truncate(both.link._session.applied)
-        gc.collect()
         began = time.perf_counter()
         for _ in range(LAUNCHES // len(streams)):
             for stream in streams:
@@ -71,24 +70,22 @@ def device_call(both: Wireless, rounds: int) -> float:
 def waits(both: Wireless, call: Callable[[], Any], rounds: int) -> tuple[float, float]:
     """Return the nanoseconds that a call which waits takes on the client and in the worker."""
     here, there = [], []
-    count = 2000
     for _ in range(rounds):
-        gc.collect()
         both.end.elsewhere = 0.0
         began = time.perf_counter()
-        for _ in range(count):
+        for _ in range(WAITS):
             call()
         took = time.perf_counter() - began
         here.append(took - both.end.elsewhere)
         there.append(both.end.elsewhere)
         both.link._session._truncate(both.link._session.applied)
-    return min(here) / count * 1e9, min(there) / count * 1e9
+    return min(here) / WAITS * 1e9, min(there) / WAITS * 1e9
 
 
 def main() -> None:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=300)
     rounds = parser.parse_args().rounds
     with wireless() as both:
         kernel, stream = prepare()

@@ -68,6 +68,8 @@ class WorkersEnd:
 class ClientsEnd:
     """A client's transport: a message that somebody waits for is handled here and now."""
 
+    has_unsent = False
+
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._link = worker._link
@@ -75,13 +77,12 @@ class ClientsEnd:
         #: Seconds that the worker took.
         self.elsewhere = 0.0
 
-    def send(self, frames: list[Any]) -> bool:
+    def send(self, frames: list[Any]) -> None:
         """Put a message before the worker."""
         self.last_sent = time.monotonic()
         self._link.messages.append((PEER, list(frames)))
-        return True
 
-    def receive(self) -> tuple[list[list[Any]], bool]:
+    def poll(self, timeout: float) -> tuple[list[list[Any]], bool]:
         """Let the worker handle what is there, and return what it says."""
         began = time.perf_counter()
         self._worker._step()
@@ -89,10 +90,6 @@ class ClientsEnd:
         self.last_heard = time.monotonic()
         sent, self._link.sent = self._link.sent, []
         return sent, True
-
-    def poll(self, timeout: float) -> tuple[list[list[Any]], bool]:
-        """Do as `receive` does."""
-        return self.receive()
 
     def wake(self) -> None:
         """Nobody sleeps here."""
@@ -132,10 +129,9 @@ class Wireless:
         return link
 
     def close(self) -> None:
-        """Let go of what has a name or a thread of its own."""
+        """Let go of what has a name of its own."""
         remote.use_link(None)
         self.worker._door.close()
-        self.link._caretaker.context.destroy(linger=0)
         os.close(self._other)
 
 

@@ -18,6 +18,7 @@ from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
 from outlast.server.calls.launch import launch, learn
 from outlast.server.drivers.base import Driver
 from outlast.server.launches import LAUNCH, Launches
+from outlast.server.wait import Wait
 from outlast.session import wire
 from outlast.session.cuda import is_sticky
 from outlast.session.handles import Handle, HandleKind, HandleTable
@@ -39,22 +40,6 @@ REPLAY_PATIENCE = 5.0  # seconds
 LOOK = 20e-6  # seconds
 #: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
 SPECIAL_STREAMS = (0, 1, 2)
-
-
-@dataclass(slots=True)
-class Wait:
-    """A call or query that is answered once a ticket is done."""
-
-    ticket: int
-    kind: ReplyKind
-    number: int
-    data: memoryview | None = None
-    #: Makes the answer when the ticket is done; without it the answer is success.
-    finish: Callable[[], tuple[int, bytes]] | None = None
-    #: When the answer is that the work is not done.
-    until: float = float("inf")
-    #: The device's descriptor will announce its end.
-    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ the main thread's stead. When the gateway dies the worker goes on, and another t
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import mmap
 import os
@@ -125,6 +126,7 @@ class Worker:
         )
         threading.Thread(target=pulse.run, name="pulse", daemon=True).start()
         self.channel.send({"kind": "ready", **ready})
+        gc.freeze()  # what there is by now stays: no collection has to look at it
         while not self._stop:
             self._step()
         self._door.close()

@@ -80,9 +80,10 @@ class Batch:
         self.count = count
         #: Stream, then payloads; None while spilled.
         self.parts: list[Any] | None = [stream, *payloads]
-        self.sizes = [len(stream), *map(len, payloads)]
-        self.size = sum(self.sizes)
+        self.size = len(stream) + sum(map(len, payloads)) if payloads else len(stream)
         self.position = 0
+        #: Of the parts, once it is being spilled.
+        self.sizes: list[int] = []
         #: It is being spilled.
         self.leaving = False
 
@@ -309,6 +310,7 @@ class CallLog:
         parts = [part for batch in piece for part in batch.parts or ()]
         writing = spill.write(parts)
         for batch in piece:
+            batch.sizes = [len(part) for part in batch.parts or ()]
             batch.leaving = True
             self._leaving += batch.size
         self._writing.append((piece, writing))

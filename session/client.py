@@ -48,6 +48,9 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
+_ATTACHED, _ANSWER = Phase.ATTACHED, ReplyKind.ANSWER
+
+
 class ClientSession:
     """State machine of one client session.
 
@@ -95,7 +98,8 @@ class ClientSession:
         self.replayed_calls = 0
         self.attachments = 0
 
-        self._open = OpenBatch(1)
+        #: Calls appended and not yet sealed.
+        self.open = OpenBatch(1)
         self._pending: dict[int, Pending] = {}
         self._queries: dict[int, Query] = {}
         self._unsent: deque[Batch | Query] = deque()
@@ -123,7 +127,7 @@ class ClientSession:
         payload : bytes or memoryview, optional
             The frame the record names. It must not change any more.
         """
-        batch = self._open
+        batch = self.open
         calls = batch.calls
         calls.append((bind, record, payload))
         batch.bytes += len(record) if payload is None else len(record) + len(payload)
@@ -151,25 +155,20 @@ class ClientSession:
 
     def seal(self) -> None:
         """Close the open batch: it can be sent from now on."""
-        if not self._open.calls:
+        if not self.open.calls:
             return
-        if self.log.last_seq < self._open.first_seq:
-            self.log.append(self._open.sealed())
+        if self.log.last_seq < self.open.first_seq:
+            self.log.append(self.open.sealed())
         # Otherwise Ctrl-C has come right here before. Then it may be sent twice, and done once.
         batch = self.log.batches[-1]
         self._unsent.append(batch)
         self._unsent_bytes += batch.size
-        self._open = self._open.after(batch.last_seq)
+        self.open = self.open.after(batch.last_seq)
 
     @property
     def next_seq(self) -> int:
         """Seq of the next call."""
-        return self._open.next_seq
-
-    @property
-    def open_calls(self) -> int:
-        """Calls appended and not yet sealed."""
-        return len(self._open.calls)
+        return self.open.next_seq
 
     @property
     def has_unsent(self) -> bool:
@@ -184,7 +183,7 @@ class ClientSession:
     @property
     def backlog(self) -> int:
         """Bytes that are logged and not applied: what a fast program must wait for."""
-        return self._unsent_bytes + self._in_flight_bytes + self._open.bytes
+        return self._unsent_bytes + self._in_flight_bytes + self.open.bytes
 
     @property
     def progress(self) -> int:
@@ -300,7 +299,7 @@ class ClientSession:
 
     def take_outgoing(self) -> list[list[bytes]]:
         """Return the messages that may be sent now (the window limits batches, not queries)."""
-        if self.phase is not Phase.ATTACHED or not self._unsent:
+        if self.phase is not _ATTACHED or not self._unsent:
             return []
         out: list[list[bytes]] = []
         acked = self._acked()
@@ -351,7 +350,7 @@ class ClientSession:
 
     def ack(self) -> bytes | None:
         """Return an ACK if something landed that no batch header has told, else None."""
-        if not self._ack_due or self.phase is not Phase.ATTACHED:
+        if not self._ack_due or self.phase is not _ATTACHED:
             return None
         acked, ranges = self._acks()
         deferred = self._landed_deferred.tell(self.next_seq - 1)
@@ -395,7 +394,7 @@ class ClientSession:
             self._in_flight_bytes -= flight.popleft()[1]
 
     def _land(self, reply: Reply) -> None:
-        if reply.kind == ReplyKind.ANSWER:
+        if reply.kind is _ANSWER:
             query = self._queries.pop(reply.number, None)
             if query is not None:
                 self._settle(query.pending, reply, query.after_seq)
@@ -443,7 +442,7 @@ class ClientSession:
     def _start_after(self, applied: int, holds: dict[str, Any]) -> None:
         """Begin a fresh log at the epoch that adoption took."""
         self._base = self.recoverable = applied
-        self._open = OpenBatch(applied + 1)
+        self.open = OpenBatch(applied + 1)
         self.log.head = applied + 1
         self.inventory = holds
         self.first_handle = max(HANDLE_FIRST, int(holds.get("next_handle", 0)))

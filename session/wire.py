@@ -176,7 +176,17 @@ def is_sequenced(op: Op) -> bool:
 class RecordCodec:
     """Layout of one op's record: fixed fields, then possibly trailing bytes."""
 
-    __slots__ = ("cls", "has_data", "op", "sequenced", "size", "spec", "struct", "unpack_from")
+    __slots__ = (
+        "cls",
+        "has_data",
+        "op",
+        "sequenced",
+        "size",
+        "spec",
+        "struct",
+        "unpack_from",
+        "whole",
+    )
 
     def __init__(self, op: Op) -> None:
         spec = OPS[op]
@@ -190,6 +200,8 @@ class RecordCodec:
         self.sequenced = is_sequenced(op)
         self.size = self.struct.size
         self.unpack_from = self.struct.unpack_from
+        #: Head and fixed fields.
+        self.whole = struct.Struct(RECORD.format + self.struct.format[1:])
 
 
 RECORDS = {op: RecordCodec(op) for op in Op}
@@ -218,6 +230,11 @@ def pack_record(op: Op, *args: int, data: bytes | None = None, payload: bool = F
         An argument is missing or out of range.
     """
     codec = RECORDS[op]
+    if not codec.has_data and data is None and not payload:
+        try:
+            return codec.whole.pack(op, 0, codec.size, *args)
+        except struct.error as error:
+            raise ProtocolError(f"{op.name}: {error}") from error
     tail = data or b""
     if codec.has_data == (data is None and not payload):
         raise ProtocolError(f"{op.name} {'needs' if codec.has_data else 'takes no'} bytes")
@@ -337,33 +354,33 @@ def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> It
     ProtocolError
         A reply reaches past the stream or lacks its payload frame.
     """
-    view = memoryview(stream)
+    view, head = memoryview(stream), REPLY.size
+    size = len(view)
     offset = 0
     next_payload = 0
-    while offset < len(view):
-        try:
-            number, kind, flags, result, length = REPLY.unpack_from(view, offset)
-            offset += REPLY.size
-            value = 0
-            body = offset
-            if kind != ReplyKind.ANSWER:
-                (value,) = _U64.unpack_from(view, offset)
-                body += 8
-        except struct.error as error:
-            raise ProtocolError("a reply stream ends inside a reply") from error
-        end = offset + length
-        if end > len(view) or body > end:
+    while offset < size:
+        body = offset + head
+        if body > size:
+            raise ProtocolError("a reply stream ends inside a reply")
+        number, kind, flags, result, length = REPLY.unpack_from(view, offset)
+        known = _REPLY_KINDS.get(kind)
+        if known is None:
+            raise ProtocolError(f"unknown reply kind {kind}")
+        offset = body + length
+        if offset > size:
             raise ProtocolError("a reply does not fit its length")
-        data: Any = view[body:end]
+        value = 0
+        if known is not _ANSWER:
+            if length < _U64.size:
+                raise ProtocolError("a reply does not fit its length")
+            (value,) = _U64.unpack_from(view, body)
+            body += _U64.size
+        data: Any = b"" if body == offset else view[body:offset]
         if flags & 1:
             if next_payload >= len(payloads):
                 raise ProtocolError("the payload frame of a reply is missing")
             data = payloads[next_payload]
             next_payload += 1
-        offset = end
-        known = _REPLY_KINDS.get(kind)
-        if known is None:
-            raise ProtocolError(f"unknown reply kind {kind}")
         yield Reply(known, number, result, value, data)
     if next_payload != len(payloads):
         raise ProtocolError("payload frames without a reply")

@@ -116,7 +116,7 @@ class Caretaker:
 
     def _on_tick(self) -> None:
         session, transport = self._session, self.pump.transport
-        if session.open_calls or (transport is not None and transport.has_unsent):
+        if session.open.calls or (transport is not None and transport.has_unsent):
             self._idle_ticks = 0
             session.seal()
         else:

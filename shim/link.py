@@ -30,6 +30,7 @@ from outlast.shim.slabs import Slabs
 
 log = logging.getLogger("outlast.link")
 
+_ATTACHED = Phase.ATTACHED
 #: How long a wait for others' progress lasts before it looks again.
 WAIT = 0.05  # seconds
 #: Bytes not applied yet at which a fast program waits.
@@ -180,19 +181,14 @@ class SessionLink:
         """
         session = self._session
         with self._mutex:
-            if (
-                session.backlog > BACKLOG_LIMIT
-                or session.log.full
-                or session.phase is not Phase.ATTACHED
-            ):
-                self._admit()
+            if not session.open.calls or session.phase is not _ATTACHED:
+                self._begin_batch()
+            batch = session.open
             seq = session.append(head, self._bind())
             if lane is not None:
                 lane.last = seq
-            if session.has_unsent:
+            if session.open is not batch:
                 self._pump.push()
-            if self._caretaker.asleep:
-                self._caretaker.rouse()
             return seq
 
     def send(self, op: Op, *args: int, data: bytes | None = None, lane: Lane | None = None) -> int:
@@ -373,6 +369,18 @@ class SessionLink:
             self.bind(0)
             bind = self._local.bind
         return bind
+
+    def _begin_batch(self) -> None:
+        """See that there is room for a batch, which is small, and somebody to send it."""
+        session = self._session
+        if (
+            session.backlog > BACKLOG_LIMIT
+            or session.log.full
+            or session.phase is not Phase.ATTACHED
+        ):
+            self._admit()
+        if self._caretaker.asleep:
+            self._caretaker.rouse()
 
     def _admit(self) -> None:
         """Wait until a call may be logged; raise if none ever may."""

@@ -6,14 +6,12 @@ and what it can answer by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from outlast.session.schema import Op
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Outcome of an answered call or a query."""
 
     #: ``CUresult`` value.

@@ -52,7 +52,7 @@ def _session(session: ClientSession, pendings: dict[int, Pending]) -> ClientSess
     new.log = _shallow(session.log)
     new.recovery = _shallow(session.recovery)
     new._landed_deferred = _shallow(session._landed_deferred)
-    new._open = OpenBatch(session._open.first_seq, list(session._open.calls))
+    new.open = OpenBatch(session.open.first_seq, list(session.open.calls))
     for pending in session._pending.values():
         pendings[id(pending)] = _pending(pending)
     for query in session._queries.values():

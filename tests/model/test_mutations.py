@@ -111,7 +111,7 @@ def queries_are_asked_again_ahead_of_their_calls(patch: Patch) -> None:
 def adopter_begins_with_the_first_seq(patch: Patch) -> None:
     def start(self: ClientSession, applied: int, inventory: Any) -> None:
         original(self, applied, inventory)
-        self._open = OpenBatch(1)
+        self.open = OpenBatch(1)
 
     original = ClientSession._start_after
     patch.setattr(ClientSession, "_start_after", start)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.client_session import attach
 from helpers.scripted_server import ScriptedServer
 
 from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable, SessionBusy
@@ -205,3 +206,14 @@ def test_bytes_of_a_copy_that_was_given_up_land_nowhere(monkeypatch: pytest.Monk
         (pending,) = link._session._pending.values()
         pending.settle(wire.Reply(wire.ReplyKind.OUTCOME, pending.number, data=b"\1" * 8))
         assert target == bytes(8)
+
+
+def test_a_call_behind_others_that_are_not_sent_yet_fails_once_the_session_is_closed() -> None:
+    link = unattached("tcp://127.0.0.1:1")
+    session = link._session
+    attach(session)
+    link.send(Op.EVENT_DESTROY, 1)
+    session.close(LinkClosed("a test's"))
+    with pytest.raises(LinkClosed, match="a test's"):
+        link.send(Op.EVENT_DESTROY, 2)
+    assert session.next_seq == 2
