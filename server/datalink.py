@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from outlast.messages import keep_freed_memory
+from outlast.messages import keep_freed_memory, stay_in_cache
 from outlast.session import wire
 from outlast.session.schema import MAX_FRAME
 from outlast.zmtp_socket import ZmtpSocket
@@ -79,6 +79,7 @@ class DataLink:
         self._listener = socket.create_server((LOCAL, 0), backlog=socket.SOMAXCONN)
         self._listener.setblocking(False)
         self.endpoints = [f"tcp://{LOCAL}:{self._listener.getsockname()[1]}"]
+        stay_in_cache(self._listener, self.endpoints[0])  # and so will what is accepted
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
         self._closed = False

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from outlast.messages import stay_in_cache
 from outlast.session.schema import MAX_FRAME
 from outlast.zmtp_socket import ZmtpSocket
 
@@ -170,6 +171,7 @@ def _connecting(endpoint: str) -> socket.socket:
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
+        stay_in_cache(connection, endpoint)
         if RECEIVE_BUFFER:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         with contextlib.suppress(BlockingIOError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from typing import TYPE_CHECKING
 
 from outlast import values
@@ -18,13 +19,17 @@ LOCAL_SEND_BUFFER = 256 << 10
 _LESSON = 31 << 20  # bytes
 
 
-def stay_in_cache(socket: zmq.Socket[bytes], endpoint: str) -> None:
+def stay_in_cache(link: socket.socket | zmq.Socket[bytes], endpoint: str) -> None:
     """Bound what is on its way at once if ``endpoint`` is on this machine; call before it is used.
 
     Over a real network the system knows better: there more has to be on its way.
     """
-    if values.is_loopback(endpoint):
-        socket.sndbuf = LOCAL_SEND_BUFFER
+    if not values.is_loopback(endpoint):
+        return
+    if isinstance(link, socket.socket):
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOCAL_SEND_BUFFER)
+    else:
+        link.sndbuf = LOCAL_SEND_BUFFER
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 
@@ -24,10 +25,15 @@ from outlast.messages import LOCAL_SEND_BUFFER, stay_in_cache
     ],
 )
 def test_only_what_stays_on_this_machine_has_a_short_way(endpoint: str, bounded: bool) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        before = socket.sndbuf
-        stay_in_cache(socket, endpoint)
-        assert socket.sndbuf == (LOCAL_SEND_BUFFER if bounded else before)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        before = dealer.sndbuf
+        stay_in_cache(dealer, endpoint)
+        assert dealer.sndbuf == (LOCAL_SEND_BUFFER if bounded else before)
+    with socket.socket() as link:
+        before = link.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        stay_in_cache(link, endpoint)
+        now = link.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert (now >= LOCAL_SEND_BUFFER) if bounded else (now == before)
 
 
 FREED_AND_TAKEN_AGAIN = """

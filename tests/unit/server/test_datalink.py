@@ -12,10 +12,12 @@ import pytest
 import zmq
 from helpers.server_process import assert_eventually
 
+from outlast.messages import LOCAL_SEND_BUFFER
 from outlast.server import datalink
 from outlast.server.datalink import DataLink
 from outlast.server.drivers.base import Driver
 from outlast.session import wire
+from outlast.shim.transport import Transport
 
 FOREVER = 60.0  # seconds
 
@@ -261,3 +263,18 @@ def test_strangers_without_end_make_room_for_each_other(
     finally:
         for stranger in strangers:
             stranger.close()
+
+
+def test_what_is_on_its_way_stays_in_the_caches_at_both_ends(peers: Peers) -> None:
+    link = peers().link
+    transport = Transport(link.endpoints[0])
+    try:
+        assert_eventually(
+            lambda: link.receive(0.05, device=False) or len(link._peers) == 2, "both are accepted"
+        )
+        ends = [*link._peers.values(), transport._socket]
+        sizes = [end._connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in ends]
+    finally:
+        transport.close()
+
+    assert all(LOCAL_SEND_BUFFER <= size <= 2 * LOCAL_SEND_BUFFER for size in sizes)
