@@ -64,6 +64,8 @@ def serve(config: ServeConfig) -> int:
     try:
         # It gets its device ready while this process still loads what it needs itself.
         pool.warm(1 if take_over is None else take_over.workers)
+        if take_over is None:
+            pool.warm(_waiting(config.state_dir))
         return _serve(config, pool, take_over)
     finally:
         pool.close()
@@ -97,6 +99,17 @@ def _serve(config: ServeConfig, pool: WorkerPool, take_over: TakeOver | None) ->
             f"{error}; the server before has made way and its sessions wait for the next one: "
             "start it without --take-over"
         ) from error
+
+
+def _waiting(state: Path) -> int:
+    """Return how many sessions wait for a worker that maps their memory."""
+    from outlast.server.kept import KeptMemory  # late: the first worker is on its way by now
+
+    kept = KeptMemory(state)
+    try:
+        return kept.count()
+    finally:
+        kept.close()
 
 
 def _acquire(lock: LifetimeLock, config: ServeConfig) -> None:

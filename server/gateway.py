@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: Formats of stored call streams that this version applies: its own and the one before.
 READABLE_FORMATS = (STREAM_FORMAT, STREAM_FORMAT - 1)
+#: How long after the start a worker is kept ready for each session that there was before.
+RETURN = 10.0  # seconds
 #: Messages handled before other sources get their turn.
 BURST = 256
 
@@ -233,6 +235,7 @@ class Gateway:
         self.serving = True
         self.watch(self._socket, self._on_client)
         notice.post(self.config, self.endpoint)
+        self.after(RETURN, self.sessions.trim)
         print(f"ready {self.endpoint}", flush=True)
         log.info("server ready", extra={"action": "ready", "endpoint": self.endpoint})
 

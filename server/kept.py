@@ -53,6 +53,15 @@ class KeptMemory:
             return False
         return True
 
+    def count(self) -> int:
+        """Return of how many sessions something is held."""
+        try:
+            self._keeper.connect()
+            return len(self._keeper.holdings())
+        except KeeperError as error:
+            _report(error)
+            return 0
+
     def find(self, session: str) -> Json | None:
         """Return what is held of a session, sealed or not; None if nothing is."""
         try:

@@ -11,6 +11,9 @@ from outlast.server.workers import WorkerProcess
 
 log = logging.getLogger(__name__)
 
+#: Workers that are kept ready at most; each has a context on the device.
+MOST = 8
+
 
 class WorkerPool:
     """Keeps idle workers ready.
@@ -26,9 +29,9 @@ class WorkerPool:
         self._spares: list[WorkerProcess] = []
 
     def warm(self, count: int = 1) -> None:
-        """Start spare workers until there are so many."""
+        """Start spare workers until there are so many, or as many as there may be."""
         try:
-            while len(self._spares) < count:
+            while len(self._spares) < min(count, MOST):
                 self._spares.append(WorkerProcess.spawn(self._device))
         except RestoreFailed as error:
             log.warning("no spare worker: %s", error, extra={"action": "no_spare"})
@@ -63,10 +66,10 @@ class WorkerPool:
             worker.close()
         return WorkerProcess.spawn(self._device)
 
-    def dismiss(self) -> list[Process]:
-        """Have the spare workers end; return them, to be waited for."""
-        leaving = [worker.dismiss() for worker in self._spares]
-        self._spares.clear()
+    def dismiss(self, left: int = 0) -> list[Process]:
+        """Have all spare workers but so many end; return them, to be waited for."""
+        leaving = [worker.dismiss() for worker in self._spares[left:]]
+        del self._spares[left:]
         return leaving
 
     def close(self) -> None:

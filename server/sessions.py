@@ -170,6 +170,11 @@ class SessionTable:
         worker.on_message = lambda message: self._on_worker(entry, message)
         self._gateway.watch(worker.channel.fileno(), lambda: self._on_channel(entry, worker))
 
+    def trim(self) -> None:
+        """End the spare workers that were for sessions whose clients have not come back yet."""
+        for process in self.pool.dismiss(left=1):
+            self.departures.await_end(process)
+
     def _warm(self) -> None:
         if not self._gateway.draining:
             self.pool.warm()

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 #: How long journal, keeper and devices may take to be ready.
 PATIENCE = 60.0  # seconds
+#: How long it is waited for that the running server says that it serves, or is gone.
+SETTLING = 2.0  # seconds
 #: How long a server may take to end beyond its grace time.
 MARGIN = 10.0  # seconds
-#: Workers that are made ready at most; each has a context on the device beside the old ones.
-MOST_WORKERS = 8
 INSTEAD = "stop that server with SIGTERM, which saves its sessions, and start this one"
 
 
@@ -75,27 +75,36 @@ class TakeOver:
                 f"process {self._turn.owner()} is about to take over the state folder "
                 f"{self.config.state_dir} already"
             )
-        if self._lock.try_acquire():
-            return None
-        incumbent = Incumbent(self._lock)
-        try:
-            self._follow(incumbent)
-        except TakeOverFailed:
-            incumbent.close()
-            raise
-        return incumbent
+        deadline = time.monotonic() + SETTLING
+        while not self._lock.try_acquire():
+            try:
+                incumbent, running = self._look()
+            except TakeOverFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+                continue
+            self._follow(incumbent, running)
+            return incumbent
+        return None
 
-    def _follow(self, incumbent: Incumbent) -> None:
-        """Take in how a server runs, if this one can go on for it."""
-        state = self.config.state_dir
-        running = notice.read(state)
+    def _look(self) -> tuple[Incumbent, Notice]:
+        """Return the server that runs, and what it says of itself."""
+        incumbent = Incumbent(self._lock)
+        running = notice.read(self.config.state_dir)
         if running is None or running.pid != incumbent.pid:
+            incumbent.close()
             raise TakeOverFailed(
                 f"server process {incumbent.pid} does not say that it serves: it starts or ends "
                 f"just now, or is of a version that cannot be replaced so; try again, or {INSTEAD}"
             )
+        return incumbent, running
+
+    def _follow(self, incumbent: Incumbent, running: Notice) -> None:
+        """Take in how a server runs, if this one can go on for it."""
         bind = address_of(self.config, running)
         if lack := obstacles(self.config, running):
+            incumbent.close()
             raise TakeOverFailed(
                 f"server process {incumbent.pid} cannot be replaced by this one: "
                 f"{'; '.join(lack)}: choose the same, or {INSTEAD}"
@@ -103,8 +112,8 @@ class TakeOver:
         self.config = dataclasses.replace(self.config, bind=bind)
         self._grace = running.grace
         if not self._gateway_only:
-            busy = len(list((state / "workers").glob(f"*{DOOR_SUFFIX}")))
-            self.workers = min(max(1, busy), MOST_WORKERS)
+            folder = self.config.state_dir / "workers"
+            self.workers = max(1, len(list(folder.glob(f"*{DOOR_SUFFIX}"))))
 
     def prepare(self, gateway: Gateway, pool: WorkerPool) -> None:
         """Make ready what needs no lock.
@@ -123,9 +132,9 @@ class TakeOver:
             gateway.kept.start(self.config.keep_for)
         except KeeperError as error:
             raise TakeOverFailed(f"memory cannot be handed over: {error}; {INSTEAD}") from error
+        pool.await_warm(PATIENCE)
         if lack := _unshared(self.config.device):
             raise TakeOverFailed(f"memory cannot be handed over: {lack}; {INSTEAD}")
-        pool.await_warm(PATIENCE)
 
     def take(self) -> None:
         """Have the running server make way, and take the lock.

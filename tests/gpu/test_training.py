@@ -71,13 +71,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, device: str, steps: in
     "fault",
     [
         *(Fault.RESTART, Fault.KILL_WORKER, Fault.KILL_ALL),
-        *(Fault.HAND_OVER, Fault.LEAVE, Fault.KILL_GATEWAY),
+        *(Fault.HAND_OVER, Fault.TAKE_OVER, Fault.LEAVE, Fault.KILL_GATEWAY),
     ],
 )
 def test_losses_over_a_fault_are_those_of_an_undisturbed_training(
     tmp_path: Path, device: str, steps: int, undisturbed: Run, fault: Fault
 ) -> None:
-    """A1: SIGTERM, SIGKILL of the worker and of all, SIGUSR2, SIGUSR1, SIGKILL of the gateway."""
+    """A1: SIGTERM, SIGKILL of the worker and of all, SIGUSR2 (by hand and by another server),
+    SIGUSR1, SIGKILL of the gateway.
+    """
     chance = random.Random(1)
     with saving_server(tmp_path, device) as server, training(server, tmp_path, steps) as started:
         # One that goes on meanwhile may be at its end when the next gateway is there.
@@ -92,7 +94,7 @@ def test_losses_over_a_fault_are_those_of_an_undisturbed_training(
     assert run.result["accuracy"] == undisturbed.result["accuracy"]
     if fault in UNNOTICED:
         assert run.result["reconnects"] == 0
-    if fault in (*UNNOTICED, Fault.HAND_OVER):
+    if fault in (*UNNOTICED, Fault.HAND_OVER, Fault.TAKE_OVER):
         assert run.result["replayed_calls"] == 0
     if fault in (Fault.KILL_WORKER, Fault.KILL_ALL):
         assert run.result["reconnects"] > 0

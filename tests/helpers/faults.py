@@ -45,6 +45,10 @@ class Fault(enum.StrEnum):
     HAND_OVER = "hand_over"
     #: SIGUSR2, and SIGKILL while memory is being handed over.
     KILL_HANDING_OVER = "kill_handing_over"
+    #: Another server takes its place, which begins when all is ready there.
+    TAKE_OVER = "take_over"
+    #: SIGKILL to that other one, before it tells the server to make way, or after.
+    KILL_TAKING_OVER = "kill_taking_over"
     #: SIGKILL while an epoch is being written.
     KILL_SAVING = "kill_saving"
     #: SIGKILL to every process, and a bit of the newest epoch flips before the restart.
@@ -140,6 +144,24 @@ def _kill_handing_over(server: ServerProcess, chance: random.Random) -> bool:
     return _kill_something(server, chance)
 
 
+def _take_over(server: ServerProcess, chance: random.Random) -> bool:
+    code = server.replace()
+    assert code in (0, NOT_SAVED), f"--take-over: exit code {code}"
+    return True
+
+
+def _kill_taking_over(server: ServerProcess, chance: random.Random) -> bool:
+    follower = server.follower()
+    process = follower.spawn()
+    time.sleep(chance.uniform(0.0, 2.0))
+    process.kill()
+    process.wait(PATIENCE)
+    if process.stdout is not None:
+        process.stdout.close()
+    # Whether the server was told to make way already: it is now.
+    return _hand_over(server, chance)
+
+
 def _kill_restoring(server: ServerProcess, chance: random.Random) -> bool:
     server.kill()
     server.start()
@@ -217,6 +239,8 @@ _INJECT: dict[Fault, Callable[[ServerProcess, random.Random], bool]] = {
     Fault.LEAVE: _leave,
     Fault.HAND_OVER: _hand_over,
     Fault.KILL_HANDING_OVER: _kill_handing_over,
+    Fault.TAKE_OVER: _take_over,
+    Fault.KILL_TAKING_OVER: _kill_taking_over,
     Fault.KILL_SAVING: _kill_saving,
     Fault.ROT: _rot,
 }

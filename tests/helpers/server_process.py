@@ -75,6 +75,18 @@ class ServerProcess:
         follower.endpoint = self.endpoint
         return follower
 
+    def replace(self, *arguments: str) -> int:
+        """Have a follower take this one's place and be it; return the exit code of the old."""
+        old, children = self.process, self._children()
+        assert old is not None
+        follower = self.follower(*arguments).start()
+        code = old.wait(DEADLINE)
+        self._close()
+        if "gateway" not in arguments:
+            wait_gone(children)
+        self.process = follower.process
+        return code
+
     def spawn(self) -> subprocess.Popen[str]:
         """Start the process without waiting until it is ready."""
         command = [sys.executable, "-m", "outlast", "serve", "--bind", self.endpoint]

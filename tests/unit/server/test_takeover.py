@@ -156,7 +156,7 @@ def test_a_device_that_cannot_share_its_memory_is_said_before_anything_is_done(
         """Whatever else is made ready."""
 
         kept = property(lambda self: self)
-        prepare = start = lambda *_: None
+        prepare = start = await_warm = lambda *_: None
 
     monkeypatch.setattr(devices, "examined", lambda device: found)
     lock = LifetimeLock(tmp_path / "server.lock")
@@ -164,7 +164,7 @@ def test_a_device_that_cannot_share_its_memory_is_said_before_anything_is_done(
     running = follower._incumbent = Stubborn()  # type: ignore[assignment]
     try:
         with pytest.raises(TakeOverFailed, match=r"handed over: no libcuda; .* with SIGTERM"):
-            follower.prepare(Parts(), None)  # type: ignore[arg-type]
+            follower.prepare(Parts(), Parts())  # type: ignore[arg-type]
         assert not running.told
     finally:
         lock.release()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import OutlastError, RestoreFailed
+from outlast.server import pool as pool_module
 from outlast.server.pool import WorkerPool
 from outlast.server.workers import WorkerProcess
 
@@ -70,6 +71,33 @@ def test_a_spare_worker_that_died_is_replaced_and_leaves_nothing(worker: WorkerP
     assert taken is not dead
     with pytest.raises(OSError, match="closed"):
         dead.channel.fileno()
+
+
+def test_as_many_are_ready_as_are_asked_for_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MOST", 2)
+    pool = WorkerPool("emulated")
+    pool.warm(3)
+    assert len(pool._spares) == 2
+    pool.await_warm(30.0)
+    first = pool._spares[0]
+
+    (dismissed,) = pool.dismiss(left=1)
+
+    assert dismissed.wait(30.0) == -signal.SIGKILL
+    assert pool.take() is first
+    first.close()
+
+
+def test_a_worker_without_its_device_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool("emulated:nonsense")
+    with pytest.raises(RestoreFailed, match="no worker process"):
+        pool.await_warm(30.0)
+    pool.warm()
+    try:
+        with pytest.raises(RestoreFailed, match="at its start"):
+            pool.await_warm(30.0)
+    finally:
+        pool.close()
 
 
 def test_an_operation_that_does_not_exist_is_named_by_its_number(worker: WorkerProcess) -> None:
