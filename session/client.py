@@ -337,13 +337,13 @@ class ClientSession:
             self._truncate(message["recoverable"])
 
     def receive_replies(
-        self, generation: int, applied: int, stream: memoryview, payloads: Sequence[Any]
+        self, generation: int, applied: int, stream: Any, payloads: Sequence[Any], offset: int = 0
     ) -> None:
         """Take in a REPLIES message (hot path of `receive`)."""
         if generation != self.generation or self.recovery.wanted:
             return
         self._note_applied(applied)
-        for reply in wire.iter_replies(stream, payloads):
+        for reply in wire.iter_replies(stream, payloads, offset):
             if reply.result and self.recovery.claims(reply, self.next_seq - 1):
                 return  # with all that this worker says behind it
             self._land(reply)
@@ -368,11 +368,11 @@ class ClientSession:
         return self._acked(), gaps(self._pending, self.next_seq)[: layout.MAX_LIST]
 
     def _following_queries(self) -> bytes:
-        records = []
-        while self._unsent and isinstance(item := self._unsent[0], Query):
-            self._unsent.popleft()
-            records.append(item.records)
-        return b"".join(records)
+        unsent, records = self._unsent, b""
+        while unsent and isinstance(item := unsent[0], Query):
+            unsent.popleft()
+            records += item.records
+        return records
 
     def _batch_message(self, batch: Batch, acked: int) -> list[bytes]:
         if batch.first_seq <= self._replay_until:

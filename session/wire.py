@@ -346,23 +346,23 @@ def pack_reply(reply: Reply, inline_limit: int) -> tuple[bytes, Any | None]:
     return head + data if size else head, None
 
 
-def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> Iterator[Reply]:
-    """Yield each reply of a reply stream.
+def iter_replies(
+    stream: bytes | memoryview, payloads: Sequence[Any] = (), offset: int = 0
+) -> Iterator[Reply]:
+    """Yield each reply of a reply stream that begins at ``offset``.
 
     Raises
     ------
     ProtocolError
         A reply reaches past the stream or lacks its payload frame.
     """
-    view, head = memoryview(stream), REPLY.size
-    size = len(view)
-    offset = 0
+    size, head = len(stream), REPLY.size
     next_payload = 0
     while offset < size:
         body = offset + head
         if body > size:
             raise ProtocolError("a reply stream ends inside a reply")
-        number, kind, flags, result, length = REPLY.unpack_from(view, offset)
+        number, kind, flags, result, length = REPLY.unpack_from(stream, offset)
         known = _REPLY_KINDS.get(kind)
         if known is None:
             raise ProtocolError(f"unknown reply kind {kind}")
@@ -373,9 +373,9 @@ def iter_replies(stream: bytes | memoryview, payloads: Sequence[Any] = ()) -> It
         if known is not _ANSWER:
             if length < _U64.size:
                 raise ProtocolError("a reply does not fit its length")
-            (value,) = _U64.unpack_from(view, body)
+            (value,) = _U64.unpack_from(stream, body)
             body += _U64.size
-        data: Any = b"" if body == offset else view[body:offset]
+        data: Any = b"" if body == offset else memoryview(stream)[body:offset]
         if flags & 1:
             if next_payload >= len(payloads):
                 raise ProtocolError("the payload frame of a reply is missing")

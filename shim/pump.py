@@ -182,9 +182,9 @@ class Pump:
             first = frames[0]
             replies = wire.parse_replies(first)
             if replies is not None:
-                stream = memoryview(first)[wire.REPLIES_HEADER.size :]
-                session.receive_replies(*replies, stream, frames[1:])
-                self._landed += len(first) + sum(map(len, frames[1:]))
+                payloads = frames[1:]
+                session.receive_replies(*replies, first, payloads, wire.REPLIES_HEADER.size)
+                self._landed += len(first) + sum(map(len, payloads)) if payloads else len(first)
                 if session.recovery.wanted:
                     self.disconnect(transport, session.recovery.reason)
                 return
