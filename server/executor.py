@@ -100,6 +100,8 @@ class Executor:
         self.coming = 0
         self.seq = 0
         self.context = 0
+        #: The BIND that has made it the bound one.
+        self._bound = b""
         self._imposed: tuple[Any, ...] | None = None
         self._replaying = False
         self._replayed = 0
@@ -126,8 +128,15 @@ class Executor:
         self._replaying = host.state is State.REPLAYING
         calls = wire.CallStream(stream, payloads)
         end = len(stream)
+        # Most batches begin with what the one before began with.
+        calls.offset = len(self._bound) if stream.startswith(self._bound) else 0
         try:
-            for codec, args, data in calls:
+            while calls.offset < end:
+                if stream[calls.offset] == LAUNCH and start <= seq + 1 <= last:
+                    before, seq = seq, self._launch_known(calls, seq, last)
+                    if seq > before:
+                        continue
+                codec, args, data = calls.read()
                 if codec.sequenced:
                     seq += 1
                     if seq > last:
@@ -150,20 +159,14 @@ class Executor:
                         ANSWERED[op](self, args, data, None)
                     host.advance(seq)
                 elif codec.op is _BIND:
+                    self._bound = stream[calls.begin : calls.offset]
                     if args[1] != self.context:
                         self._bind(args[1])
                 elif codec.op is _OUTCOME:
                     self._imposed = args
                 else:
                     self._query(codec.op, args)
-                if (
-                    calls.offset < end
-                    and stream[calls.offset] == LAUNCH
-                    and start <= seq + 1 <= last
-                    and not self.poisoned
-                    and self._imposed is None
-                ):
-                    seq = self._launch_known(calls, seq, last)
+            calls.close()
             if seq != last:
                 raise ProtocolError(f"a batch of {count} calls holds {seq - first_seq + 1}")
         finally:
@@ -326,7 +329,7 @@ class Executor:
 
     def rebind(self) -> None:
         """Make the device's current context the bound one again."""
-        context, self.context = self.context, -1
+        context, self.context, self._bound = self.context, -1, b""
         self._bind(context)
 
     def drop_handle(self, handle: int) -> list[Handle]:
@@ -370,6 +373,8 @@ class Executor:
 
     def _launch_known(self, calls: wire.CallStream, seq: int, last: int) -> int:
         """Make the launches that come next as far as they are known; return the last one's seq."""
+        if self.poisoned or self._imposed is not None:
+            return seq
         seq, result = self.launches.follow(calls, seq, last)
         self.seq = seq
         if result:

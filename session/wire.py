@@ -259,52 +259,64 @@ class CallStream:
         The frames that they name.
     """
 
-    __slots__ = ("_payloads", "begin", "offset", "stream")
+    __slots__ = ("_payloads", "_used", "begin", "offset", "stream")
 
     def __init__(self, stream: bytes, payloads: Sequence[Any] = ()) -> None:
         self.stream = stream
         #: Where the record in hand begins, and where the next one does.
         self.begin = self.offset = 0
         self._payloads = payloads
+        self._used = 0
 
     def __iter__(self) -> Iterator[tuple[RecordCodec, tuple[Any, ...], Any]]:
-        """Yield ``(codec, fixed arguments, trailing bytes or None)`` of each record.
+        """Yield what `read` returns for each record, and `close`."""
+        end = len(self.stream)
+        while self.offset < end:
+            yield self.read()
+        self.close()
+
+    def read(self) -> tuple[RecordCodec, tuple[Any, ...], Any]:
+        """Return ``(codec, fixed arguments, trailing bytes or None)`` of the next record.
 
         Raises
         ------
         ProtocolError
-            A record is unknown, reaches past the stream, or lacks its payload frame.
+            It is unknown, reaches past the stream, or lacks its payload frame.
         """
-        stream, payloads, head = self.stream, self._payloads, RECORD.size
-        end = len(stream)
-        next_payload = 0
-        while (begin := self.offset) < end:
-            start = begin + head
-            if start > end:
-                raise ProtocolError("a call stream ends inside a record header")
-            number, flags, length = RECORD.unpack_from(stream, begin)
-            codec = _BY_NUMBER.get(number)
-            if codec is None:
-                raise ProtocolError(f"unknown operation {number}")
-            stop = start + length
-            if stop > end or length < codec.size:
-                raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
-            args = codec.unpack_from(stream, start)
-            data: Any = None
-            if not codec.has_data:
-                if flags & 1 or length != codec.size:
-                    # Records are only extended by later versions, which this one does not speak.
-                    raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
-            elif not flags & 1:
-                data = memoryview(stream)[start + codec.size : stop]
-            elif next_payload < len(payloads):
-                data = payloads[next_payload]
-                next_payload += 1
-            else:
-                raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
-            self.begin, self.offset = begin, stop
-            yield codec, args, data
-        if next_payload != len(payloads):
+        stream, begin = self.stream, self.offset
+        start = begin + RECORD.size
+        if start > len(stream):
+            raise ProtocolError("a call stream ends inside a record header")
+        number, flags, length = RECORD.unpack_from(stream, begin)
+        codec = _BY_NUMBER.get(number)
+        if codec is None:
+            raise ProtocolError(f"unknown operation {number}")
+        stop = start + length
+        if stop > len(stream) or length < codec.size:
+            raise ProtocolError(f"the record of {codec.op.name} does not fit its length")
+        self.begin, self.offset = begin, stop
+        args = codec.unpack_from(stream, start)
+        if not codec.has_data:
+            if flags & 1 or length != codec.size:
+                # Records are only extended by later versions, which this one does not speak.
+                raise ProtocolError(f"{codec.op.name} carries bytes it must not have")
+            return codec, args, None
+        if not flags & 1:
+            return codec, args, memoryview(stream)[start + codec.size : stop]
+        if self._used == len(self._payloads):
+            raise ProtocolError(f"the payload frame of {codec.op.name} is missing")
+        self._used += 1
+        return codec, args, self._payloads[self._used - 1]
+
+    def close(self) -> None:
+        """Note that all is read.
+
+        Raises
+        ------
+        ProtocolError
+            A payload frame is left.
+        """
+        if self._used != len(self._payloads):
             raise ProtocolError("payload frames without a record")
 
 
