@@ -1,4 +1,4 @@
-"""What Python costs on both sides of a launch and of a wait: no sockets, no GPU, one thread.
+"""What Python costs on both sides of a launch and of a wait: no sockets, one thread, no GPU.
 
 JSON lines, nanoseconds a call. Machines are noisy: each figure is the least of many short
 rounds, and what is to be compared is best measured by turns.
@@ -57,13 +57,16 @@ def launches(both: Wireless, kernel: Any, streams: list[Any], rounds: int) -> tu
 
 
 def device_call(both: Wireless, rounds: int) -> float:
-    """Return the nanoseconds of the call that stands for the device's."""
-    call, least = both.cuda.cuLaunchKernel, float("inf")
+    """Return the nanoseconds of the device's call alone."""
+    driver = both.driver
+    call, least = driver.cuda.cuLaunchKernel, float("inf")
+    (kernel,), stream = driver._functions.values(), [*driver._streams.values()][-1]
     for _ in range(rounds):
         began = time.perf_counter()
         for _ in range(LAUNCHES):
-            call(1, 1, 1, 1, 1, 1, 1, 0, 1, 0, 0)
+            call(kernel.raw, 1, 1, 1, 1, 1, 1, 0, stream.raw, kernel.pointers, 0)
         least = min(least, time.perf_counter() - began)
+        driver.cuda.cuCtxSynchronize()
     return least / LAUNCHES * 1e9
 
 
@@ -86,8 +89,10 @@ def main() -> None:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300)
-    rounds = parser.parse_args().rounds
-    with wireless() as both:
+    parser.add_argument("--gpu", action="store_true", help="a GPU in place of the fake one")
+    options = parser.parse_args()
+    rounds = options.rounds
+    with wireless(options.gpu) as both:
         kernel, stream = prepare()
         other = cuda.cuStreamCreate(1)[1]
 
@@ -98,7 +103,7 @@ def main() -> None:
             cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, ARGUMENTS, 0)
             cuda.cuStreamSynchronize(stream)
 
-        report("the device's call, faked", device_call(both, rounds), "ns")
+        report("the device's call alone", device_call(both, rounds), "ns")
         for name, streams in (("", [stream]), (", two streams by turns", [stream, other])):
             client, worker = launches(both, kernel, streams, rounds)
             report(f"launch{name}: client", client, "ns")

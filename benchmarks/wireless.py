@@ -99,17 +99,24 @@ class ClientsEnd:
 
 
 class Wireless:
-    """The two, attached to each other; `outlast.shim.driver` is the client."""
+    """The two, attached to each other; `outlast.shim.driver` is the client.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder : Path
+        The worker's state folder.
+    driver : CudaDriver
+        Its device.
+    """
+
+    def __init__(self, folder: Path, driver: CudaDriver) -> None:
         channel, other = channel_pair()
         page = os.memfd_create("page")
         os.truncate(page, mmap.PAGESIZE)
-        self.cuda = FakeGpu()
         worker = self.worker = worker_module.Worker(
             channel, mmap.mmap(page, mmap.PAGESIZE), page, "cuda"
         )
-        worker._driver = CudaDriver(cuda=self.cuda)
+        self.driver = worker._driver = driver
         worker._session_id, worker._lease_margin = "wireless", 0.0
         with mock.patch.object(worker_module, "DataLink", WorkersEnd):
             worker._prepare(_start_message(folder))
@@ -132,6 +139,7 @@ class Wireless:
         """Let go of what has a name of its own."""
         remote.use_link(None)
         self.worker._door.close()
+        self.driver.close()
         os.close(self._other)
 
 
@@ -154,10 +162,10 @@ def _start_message(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def wireless() -> Iterator[Wireless]:
-    """Join a client and a worker."""
+def wireless(gpu: bool = False) -> Iterator[Wireless]:
+    """Join a client and a worker, on a GPU or on one whose calls do nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        both = Wireless(Path(folder))
+        both = Wireless(Path(folder), CudaDriver() if gpu else CudaDriver(cuda=FakeGpu()))
         try:
             yield both
         finally:
