@@ -126,7 +126,8 @@ class Wireless:
 
     def _attach(self) -> SessionLink:
         session = ClientSession("wireless", ids.new_incarnation(), ids.new_token())
-        link = SessionLink(session, LinkSettings("tcp://127.0.0.1:1"))
+        # More credits than any benchmark takes before the worker has its turn.
+        link = SessionLink(session, LinkSettings("tcp://127.0.0.1:1", stream_credits=1 << 20))
         self.worker._host.fence(1, ids.digest(SECRET))
         self.worker._on_frames(PEER, [session.attach(1, SECRET)])
         session.attached(wire.parse_message(self.worker._link.sent.pop()))

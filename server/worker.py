@@ -242,7 +242,7 @@ class Worker:
     def _timeout(self) -> float:
         if self._inbox or self._epochs.has_news:
             return 0.0
-        return 0.005 if self._farewell.waiting else min(0.25, self._link.heartbeat)
+        return 0.005 if self._farewell.waiting else min(self._intake.patience, self._link.heartbeat)
 
     def _flush(self, idle: bool) -> None:
         host = self._host

@@ -15,6 +15,7 @@ from outlast.session.ids import primary_context
 from outlast.session.schema import Op
 from outlast.shim.adoption import adopt
 from outlast.shim.allocations import AllocationTable
+from outlast.shim.credits import Credits
 from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
 from outlast.shim.landings import Landings
@@ -50,6 +51,7 @@ class Client:
         self.pinned = PinnedTable()
         self.pools = PoolTable(self.devices)
         self.progress = Progress(link, self.lock)
+        self.credits = Credits(link, link.stream_credits)
         self.landings = Landings(self.progress.tell)
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
@@ -111,6 +113,16 @@ class Client:
                 context.thread_streams[thread] = stream
             return stream
 
+    def make_room(self, handle: Any, context: Context) -> Stream:
+        """Return a stream that has room for another operation; wait if it has too many.
+
+        Not under the lock: what lets the stream go on may be another thread's call.
+        """
+        stream = self.stream(handle, context)
+        if stream.taken >= stream.look_at:
+            self.credits.take(stream)
+        return stream
+
     def newest(self, stream: Stream) -> int:
         """Return the newest call that a wait for a stream waits for."""
         if stream.handle:
@@ -122,10 +134,11 @@ class Client:
 
     def synchronize(self, stream: Stream) -> None:
         """Wait for a stream's work so far."""
-        newest = self.newest(stream)
+        newest, taken = self.newest(stream), stream.taken
         result = self.link.query(Op.STREAM_SYNC, stream.handle).result
         if not result:
             stream.done = max(stream.done, newest)
+            stream.finished = max(stream.finished, taken)
         self.waited(stream.context, result)
 
     # -- ends --------------------------------------------------------------------------

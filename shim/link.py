@@ -24,7 +24,7 @@ from outlast.session.pending import Pending
 from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
 from outlast.shim.caretaker import Caretaker
 from outlast.shim.late_answer import LateAnswer
-from outlast.shim.linkage import Lane, Reply
+from outlast.shim.linkage import COPY_UNIT, Lane, Reply
 from outlast.shim.settings import LinkSettings
 from outlast.shim.slabs import Slabs
 
@@ -61,6 +61,7 @@ class SessionLink:
     def __init__(self, session: ClientSession, settings: LinkSettings) -> None:
         self.settings = settings
         self.session_id = session.session_id
+        self.stream_credits = settings.stream_credits
         self.devices: list[dict[str, Any]] = []
         self.inventory: dict[str, Any] = {}
         self._session = session
@@ -187,6 +188,7 @@ class SessionLink:
             seq = session.append(head, self._bind())
             if lane is not None:
                 lane.last = seq
+                lane.taken += 1
             if session.open is not batch:
                 self._pump.push()
             return seq
@@ -218,6 +220,7 @@ class SessionLink:
             seq = self._session.append(record, self._bind(), payload)
             if lane is not None:
                 lane.last = seq
+                lane.taken += 1
             pending = self._session.expect(op, seq)
             self._session.seal()
             return self._wait(pending)
@@ -248,6 +251,7 @@ class SessionLink:
             pieces: list[Pending] = []
             try:
                 self._issue_read(pieces, address, size, lane, flags, out)
+                taken = lane.taken
                 results = [self._wait(piece).result for piece in pieces]
             finally:
                 # Whoever gives up (Ctrl-C) takes the memory away: nothing may land there later.
@@ -256,6 +260,7 @@ class SessionLink:
         failed = next((result for result in results if result), 0)
         if not failed and pieces:
             lane.done = max(lane.done, pieces[-1].number)
+            lane.finished = max(lane.finished, taken)
         return failed
 
     def read_later(
@@ -295,6 +300,7 @@ class SessionLink:
             length = min(MAX_FRAME, size - offset)
             record = wire.pack_record(Op.COPY_DTOH, address + offset, lane.handle, length, flags)
             lane.last = seq = self._session.append(record, bind)
+            lane.taken += 1 + length // COPY_UNIT
             target = view[offset : offset + length]
             pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
         self._session.seal()
@@ -316,6 +322,7 @@ class SessionLink:
             with self._mutex:
                 self._admit()
                 lane.last = self._session.append(record, self._bind(), None if inline else piece)
+                lane.taken += 1 + len(piece) // COPY_UNIT
                 if self._session.has_unsent:
                     self._pump.push()
                 if self._slabs.costly and self.settings.careful_limit:

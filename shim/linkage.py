@@ -10,6 +10,10 @@ from typing import Any, NamedTuple, Protocol
 
 from outlast.session.schema import Op
 
+#: Bytes of a copy between host and device that count as another operation: they lie in the
+#: server's memory until the stream gets there.
+COPY_UNIT = 64 << 10  # bytes
+
 
 class Reply(NamedTuple):
     """Outcome of an answered call or a query."""
@@ -30,6 +34,9 @@ class Lane(Protocol):
     last: int
     #: Its calls up to this seq are known to be done.
     done: int
+    #: Operations so far, and how many of them are known to be done.
+    taken: int
+    finished: int
 
 
 class Landing(Protocol):
@@ -63,6 +70,8 @@ class Link(Protocol):
     session_id: str
     #: What an adopted session already holds; empty otherwise.
     inventory: dict[str, Any]
+    #: Unfinished operations that a stream may have.
+    stream_credits: int
 
     @property
     def next_seq(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,12 @@ class Stream:
     done: int = 0
     #: Its work when the program last asked whether that is done.
     place: Place | None = None
+    #: Operations so far, how many are known to be done, and at how many `Credits` has to look.
+    taken: int = 0
+    finished: int = 0
+    look_at: int = 0
+    #: Ends that were asked for: operations by then, and what announces the end.
+    marks: deque[tuple[int, Landing]] = field(default_factory=deque)
 
 
 @dataclass(eq=False, slots=True)

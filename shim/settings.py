@@ -19,6 +19,7 @@ class LinkSettings:
     heartbeat_timeout: float = 5.0  # seconds
     #: Bytes that the log keeps to where fresh memory is slow; 0: it keeps to its limit.
     careful_limit: int = 0
+    stream_credits: int = 512
 
     @classmethod
     def of(cls, config: ClientConfig) -> LinkSettings:
@@ -31,4 +32,5 @@ class LinkSettings:
             heartbeat=config.heartbeat,
             heartbeat_timeout=config.heartbeat_timeout,
             careful_limit=config.careful_limit,
+            stream_credits=config.stream_credits,
         )

@@ -21,6 +21,8 @@ from outlast.shim.handles import as_int
 from outlast.shim.host_memory import extent, readable, writable
 
 _ASYNC, _SYNC = 0, 1
+#: A copy to the device waits for room in its stream again after so many bytes.
+PART = 256 << 20
 
 
 @api()
@@ -67,7 +69,7 @@ def cuMemcpyDtoDAsync(
 
 def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
-    stream = me.stream(hStream, me.enter())
+    stream = me.make_room(hStream, me.enter())
     size = as_int(size)
     require(size >= 0)
     if size:
@@ -75,8 +77,12 @@ def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tu
         me.allocations.check_range(address, size)
         if me.landings:
             me.landings.wait_for_range(*extent(source, size))
-        data = readable(me, source, size)
-        check(me.link.write_from(address, stream, flags, data))
+        data = readable(me, source, size).cast("B")
+        for start in range(0, size, PART):
+            if start:
+                me.make_room(hStream, stream.context)
+            part = data[start : start + PART]
+            check(me.link.write_from(address + start, stream, flags, part))
         if flags == _SYNC and me.landings:
             me.landings.wait_as_legacy(stream.context)
     return OK
@@ -84,7 +90,7 @@ def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tu
 
 def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
-    stream = me.stream(hStream, me.enter())
+    stream = me.make_room(hStream, me.enter())
     size = as_int(size)
     require(size >= 0)
     if size:
@@ -102,7 +108,7 @@ def _download(target: Any, source: Any, size: int, hStream: Any, flags: int) -> 
 
 def _move(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
     me = client()
-    stream = me.stream(hStream, me.enter())
+    stream = me.make_room(hStream, me.enter())
     size = as_int(size)
     require(size >= 0)
     if size:

@@ -54,6 +54,7 @@ def cuEventRecordWithFlags(hEvent: Any, hStream: Any, flags: int) -> tuple[CUres
     me = client()
     context = me.enter()
     require(flags == CUevent_record_flags.CU_EVENT_RECORD_DEFAULT)
+    me.make_room(hStream, context)
     with me.lock:
         event = me.events.get(hEvent)
         stream = me.stream(hStream, context)

@@ -118,6 +118,8 @@ def cuLaunchKernel(
         sticky = link.sticky()
         if sticky:
             return (as_result(sticky),)
+        if stream.taken >= stream.look_at:
+            me.credits.take(stream)  # type: ignore[union-attr]
         link.send_record(record, stream)
     except OutlastError as error:
         return (as_result(process.report(error)),)
@@ -139,6 +141,8 @@ def _launch(
         data = pack(*values)
     except NEEDS_CONVERSION:
         data = pack(*convert(types, values))
+    if stream.taken >= stream.look_at:
+        me.credits.take(stream)
     me.link.send_record(head + data, stream)
     if me.launch_blocking:
         me.synchronize(stream)

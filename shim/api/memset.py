@@ -57,7 +57,7 @@ def _fill(
     address, count, value = as_int(target), as_int(count), as_int(value)
     require(0 <= value < 1 << (8 * width))
     require(count >= 0 and address % width == 0)
-    stream = me.stream(hStream, context)
+    stream = me.make_room(hStream, context)
     if count:
         with me.lock:
             me.allocations.check_range(address, count * width)

@@ -26,7 +26,7 @@ from outlast.shim.pools import MemPool
 def cuMemAllocAsync(bytesize: int, hStream: Any) -> tuple[CUresult, CUdeviceptr]:
     """Allocate from the current pool of a stream's device, in the stream's order."""
     me = client()
-    stream = me.stream(hStream, me.enter())
+    stream = me.make_room(hStream, me.enter())
     return _allocate(me, bytesize, me.pools.current(stream.context.device), stream)
 
 
@@ -34,7 +34,7 @@ def cuMemAllocAsync(bytesize: int, hStream: Any) -> tuple[CUresult, CUdeviceptr]
 def cuMemAllocFromPoolAsync(bytesize: int, pool: Any, hStream: Any) -> tuple[CUresult, CUdeviceptr]:
     """Allocate from a pool, in a stream's order; pool and stream must be of one device."""
     me = client()
-    stream = me.stream(hStream, me.enter())
+    stream = me.make_room(hStream, me.enter())
     found = me.pools.get(pool)
     same = found.device is stream.context.device
     require(same, CUresult.CUDA_ERROR_NOT_SUPPORTED)
@@ -47,6 +47,7 @@ def cuMemFreeAsync(dptr: Any, hStream: Any) -> tuple[CUresult]:
     me = client()
     context = me.enter()
     address = as_int(dptr)
+    me.make_room(hStream, context)
     with me.lock:
         stream = me.stream(hStream, context)
         if address:

@@ -72,6 +72,7 @@ def cuStreamWaitEvent(hStream: Any, hEvent: Any, Flags: int) -> tuple[CUresult]:
     me = client()
     context = me.enter()
     require(Flags == CUevent_wait_flags.CU_EVENT_WAIT_DEFAULT)
+    me.make_room(hStream, context)
     with me.lock:
         stream = me.stream(hStream, context)
         event = me.events.get(hEvent)

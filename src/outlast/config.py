@@ -334,6 +334,14 @@ class ClientConfig:
         env="LUPINE_HEARTBEAT_TIMEOUT",
         shown="5",
     )
+    stream_credits: int = setting(
+        values.number(1, 1 << 20),
+        512,
+        "Operations of a stream that may be unfinished; the thread that issues another one waits. "
+        "A device takes about 1000.",
+        env="LUPINE_STREAM_CREDITS",
+        shown="512",
+    )
     fault_recovery: bool = setting(
         switch,
         False,

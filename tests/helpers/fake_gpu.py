@@ -43,7 +43,8 @@ class FakeGpu:
     cuMemsetD8Async = cuMemsetD16Async = cuMemsetD32Async = staticmethod(_done)
     cuMemcpyDtoDAsync = cuMemFree = cuMemAddressFree = cuFuncLoad = staticmethod(_done)
     cuStreamDestroy = cuModuleUnload = cuMemFreeHost = staticmethod(_done)
-    cuDevicePrimaryCtxRelease = cuCtxDestroy = staticmethod(_done)
+    cuDevicePrimaryCtxRelease = cuCtxDestroy = cuEventDestroy = staticmethod(_done)
+    cuMemMap = cuMemSetAccess = cuMemUnmap = cuMemRelease = staticmethod(_done)
 
     def __init__(self) -> None:
         self._last = 0x1000
@@ -55,7 +56,7 @@ class FakeGpu:
         self._last += 16
         return 0, self._last
 
-    cuStreamCreateWithPriority = cuEventCreate = cuMemAlloc = _new
+    cuStreamCreateWithPriority = cuEventCreate = cuMemAlloc = cuMemCreate = _new
 
     def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
         self._pinned.append((ctypes.c_uint8 * size)())

@@ -16,7 +16,7 @@ from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import HandleAllocator
 from outlast.session.schema import OPS, Op, OpClass
 from outlast.session.wire import CallStream, pack_fields, pack_record
-from outlast.shim.linkage import Lane, Reply
+from outlast.shim.linkage import COPY_UNIT, Lane, Reply
 
 ARENA = 0x1000_0000_0000
 ARENA_SIZE = 1 << 40  # bytes
@@ -95,6 +95,7 @@ class FakeLink:
     def __init__(self, devices: int = 1) -> None:
         self.devices = [device_row(ordinal) for ordinal in range(devices)]
         self.session_id = "fake"
+        self.stream_credits = 512
         self.inventory: dict[str, Any] = {}
         #: Every call that travelled, in order.
         self.calls: list[Call] = []
@@ -161,9 +162,10 @@ class FakeLink:
             self._count(lane)
             return reply
 
-    def _count(self, lane: Lane | None) -> int:
+    def _count(self, lane: Lane | None, size: int = 0) -> int:
         if lane is not None:
             lane.last = len(self.calls)
+            lane.taken += 1 + size // COPY_UNIT
         return len(self.calls)
 
     def query(self, op: Op, *args: int) -> Reply:
@@ -183,21 +185,24 @@ class FakeLink:
 
     def read_into(self, address: int, size: int, lane: Lane, flags: int, out: memoryview) -> int:
         assert out.nbytes == size
-        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags, lane=lane)
+        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags)
+        self._count(lane, size)
         out[:] = bytes(reply.data) or bytes(size)
-        lane.done = lane.last
+        lane.done, lane.finished = lane.last, lane.taken
         return reply.result
 
     def read_later(
         self, address: int, size: int, lane: Lane, flags: int, out: memoryview
     ) -> FakeLanding:
         assert out.nbytes == size
-        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags, lane=lane)
+        reply = self.call(Op.COPY_DTOH, address, lane.handle, size, flags)
+        self._count(lane, size)
         self.landings.append(FakeLanding(reply, out))
         return self.landings[-1]
 
     def write_from(self, address: int, lane: Lane, flags: int, data: memoryview) -> int:
-        self.send(Op.COPY_HTOD, address, lane.handle, flags, data=bytes(data), lane=lane)
+        self.send(Op.COPY_HTOD, address, lane.handle, flags, data=bytes(data))
+        self._count(lane, len(data))
         return 0
 
     def new_handle(self) -> int:

@@ -69,6 +69,7 @@ class ContextCalls(DriverState):
         if device is None:
             return INVALID_DEVICE, 0
         self._open(device)
+        self._bury()
         error, raw = self.cuda.cuCtxCreate(None, flags, dev)
         if error:
             return self.failed(int(error)), 0
@@ -78,7 +79,7 @@ class ContextCalls(DriverState):
         return self._make_current(context), context.handle
 
     def cuCtxDestroy(self, ctx: int) -> tuple[int]:
-        """Destroy a context with all it owns. CUDA waits for its work."""
+        """Destroy a context with all it owns, once its work is done: CUDA would wait for that."""
         context = self._contexts.get(int(ctx))
         if context is None or context is context.device.primary:
             return (INVALID_CONTEXT,)
@@ -86,14 +87,25 @@ class ContextCalls(DriverState):
             self._empty(context)
             for stream in (context.legacy, context.per_thread):
                 self.staging.release(stream)
-        self._watchers.close(context)
+        self._dying.append((self.timeline.fence(), context))
         del self._contexts[context.handle]
         if self._current is context:
             self._make_current(None)
-        code = self._result(self.cuda.cuCtxDestroy(context.handle))
-        self.timeline.forget(context)
-        self._leaving = [(t, m) for t, m in self._leaving if m.context is not context]
-        return (code,)
+        return (self._bury(),)
+
+    def _bury(self) -> int:
+        """Destroy the contexts whose work is done; return a ``CUresult`` value."""
+        code, left = 0, []
+        for ticket, context in self._dying:
+            if not self.timeline.done(ticket):
+                left.append((ticket, context))
+                continue
+            self._watchers.close(context)
+            code = code or self._result(self.cuda.cuCtxDestroy(context.handle))
+            self.timeline.forget(context)
+            self._leaving = [(t, m) for t, m in self._leaving if m.context is not context]
+        self._dying = left
+        return code
 
     def cuCtxSetCurrent(self, ctx: int) -> tuple[int]:
         """Make a context current; 0 for none."""

@@ -49,9 +49,13 @@ class CudaDriver(ModuleCalls, Driver):
     def drain(self) -> None:
         """Make `fileno` unreadable again."""
         _drain(self._descriptor)
+        # Work has ended, and with it perhaps the last use of what was freed.
         for device in self._devices:
-            # Work has ended, and with it perhaps the last use of memory that was freed.
             device.arena.trim()
+        if self._dying:
+            self._bury()
+        if self._leaving:
+            self._unload()
 
     # -- tickets -------------------------------------------------------------------------------
 
@@ -207,6 +211,7 @@ class CudaDriver(ModuleCalls, Driver):
         for context in list(self._contexts.values()):
             if context is not context.device.primary:
                 self.cuCtxDestroy(context.handle)
+        self._bury()
         self._make_current(None)
         if self._staging is not None and self._contexts:
             with self.within(next(iter(self._contexts.values()))):

@@ -23,6 +23,9 @@ from outlast.server.drivers.cuda.symbols import variable_names
 
 log = logging.getLogger(__name__)
 
+#: How long a load waits for the device, so that modules without use make room before it.
+ROOM = 1.0  # seconds
+
 #: Made once: a launch takes no longer than making one.
 _ALL = slice(None)
 
@@ -35,7 +38,10 @@ class ModuleCalls(MemoryCalls):
         context = self._current
         if context is None:
             return INVALID_CONTEXT, 0
-        self._unload()
+        if self._leaving:
+            # Now and not at some time: what is loaded lies where it did when this is done again.
+            self.wait(self.timeline.fence(), ROOM)
+            self._unload()
         error, raw = self.cuda.cuModuleLoadData(bytes(image))
         if error:
             return self.failed(int(error)), 0
@@ -85,12 +91,17 @@ class ModuleCalls(MemoryCalls):
         module.context.modules.discard(handle)
         for function in module.functions:
             self._functions.pop(function, None)
-        # Unloading waits for the device; the executor must not.
         self._leaving.append((self.timeline.fence(), module))
         return self._unload()
 
     def _unload(self) -> int:
-        """Unload the modules whose code cannot be running any more."""
+        """Unload the modules whose code cannot be running any more.
+
+        Unloading waits for all work of the device, also for what was issued later; the executor
+        must not. So it is done while there is none.
+        """
+        if not self.timeline.idle():
+            return 0
         code = 0
         left = []
         for ticket, module in self._leaving:

@@ -11,6 +11,7 @@ import ctypes
 import weakref
 from collections import deque
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,15 @@ CHUNK = 1 << 20  # bytes
 #: Copies of at most this size share a chunk.
 SMALL = 64 << 10  # bytes
 _ALIGNMENT = 256  # bytes
-#: Chunks in one registration, how many registrations there are at first and at most.
+#: Chunks in one registration, and how many registrations there are at first.
 BLOCK = 16
 FIRST_BLOCKS = 4
-MOST_BLOCKS = 16
+#: So many do as long as the device goes on: with more, a chunk is waited for first.
+ENOUGH_BLOCKS = 16
+MOST_BLOCKS = 128
+#: How long it is. A stream may stand still until a later call lets it go on.
+PATIENCE = 0.01  # seconds
+_LOOK = 200e-6  # seconds
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 
 
@@ -102,7 +108,7 @@ class Staging:
             self.lend(chunk, mark)
 
     def take(self) -> Chunk:
-        """Return an unused chunk; it waits for one if there can be no more memory.
+        """Return an unused chunk; it waits for one only if there can be no more memory.
 
         Raises
         ------
@@ -111,6 +117,8 @@ class Staging:
         """
         if not self._free:
             self._collect()
+        if not self._free and len(self._blocks) >= ENOUGH_BLOCKS:
+            self._linger()
         if not self._free and len(self._blocks) < MOST_BLOCKS:
             self._grow()
         while not self._free:
@@ -145,6 +153,13 @@ class Staging:
         self._free.clear()
         while self._blocks:
             self._cuda.cuMemFreeHost(self._blocks.pop())
+
+    def _linger(self) -> None:
+        """Give the device a moment to be done with a chunk."""
+        end = monotonic() + PATIENCE
+        while self._lent and not self._free and monotonic() < end:
+            sleep(_LOOK)
+            self._collect()
 
     def _collect(self) -> None:
         for _ in range(len(self._lent)):

@@ -56,6 +56,8 @@ class DriverState:
         #: Tag of the newest call that gave the device work.
         self._work_tag = 0
         self._contexts: dict[int, Context] = {}
+        #: Contexts that go when their work is done: (ticket, context).
+        self._dying: list[tuple[int, Context]] = []
         self._current: Context | None = None
         #: Streams by handle; the special ones are those of the current context.
         self._streams: dict[int, Stream] = {}
@@ -65,7 +67,7 @@ class DriverState:
         #: Modules that go when the work that may run their code is done: (ticket, module).
         self._leaving: list[tuple[int, Module]] = []
         self._next_event = 0
-        self.timeline = Timeline(cuda, self.failed, self._contexts.values)
+        self.timeline = Timeline(cuda, self.failed, self._all_contexts)
         self._watchers = Watchers(cuda)
         self._staging: Staging | None = None
         self._receiving: Receiving | None = None
@@ -158,6 +160,10 @@ class DriverState:
         cuda.cuCtxSynchronize()
         cuda.cuMemFree(memory)
 
+    def _all_contexts(self) -> list[Context]:
+        """Return the contexts that may have work under way."""
+        return [*self._contexts.values(), *(context for _, context in self._dying)]
+
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
         """Make a context current for a moment."""
@@ -201,6 +207,10 @@ class DriverState:
     def frame_memory(self, size: int) -> memoryview | None:
         """Return pinned memory for a frame, if there is some."""
         return self._receiving.take(size) if self._receiving is not None else None
+
+    def wait(self, ticket: int, timeout: float) -> bool:
+        """Block without the GIL until ``ticket`` is done; False after ``timeout`` seconds."""
+        raise NotImplementedError
 
     # -- faults --------------------------------------------------------------------------------
 

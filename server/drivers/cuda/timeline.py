@@ -176,6 +176,16 @@ class Timeline:
             marks += context.orphans
         return self._name(marks, _ALL)
 
+    def idle(self) -> bool:
+        """Return whether the device is known to have done everything; nothing is marked for it."""
+        for context in self._contexts():
+            for stream in context.all_streams():
+                if stream.dirty or (stream.mark is not None and not self.finished(stream.mark)):
+                    return False
+            if not all(map(self.finished, context.orphans)):
+                return False
+        return True
+
     def name(self, mark: Mark) -> int:
         """Return the ticket of one mark."""
         if mark.done:

@@ -118,11 +118,12 @@ class ContextCalls(DriverState):
     def cuDevicePrimaryCtxReset(self, dev: Any) -> None:
         """Destroy what the primary context owns, and forget a fault."""
         device = self._device(dev)
-        self.engine.finish(self.engine.issued)
         with self.engine.lock:
+            # What is under way goes on in memory that stays until then.
             self._empty(device.primary)
-            self.engine.finish(self.engine.issued)
-            self.engine.clear_fault()
+            if self.fault_code():
+                self.engine.finish(self.engine.issued)
+                self.engine.clear_fault()
 
     @cuda_call(2, always=True)
     def cuDevicePrimaryCtxGetState(self, dev: Any) -> tuple[int, int]:

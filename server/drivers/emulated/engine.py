@@ -186,7 +186,7 @@ class Engine:
     def write(self, tag: int, target: int, data: bytes | bytearray | memoryview) -> int:
         """Copy host bytes to the device; ``data`` may change only when that is done."""
         size = len(data)
-        if size > INLINE_WRITE:
+        if size > INLINE_WRITE or self._is_half_full():
             array = np.frombuffer(data, np.uint8)
             return self.copy(tag, target, array.__array_interface__["data"][0], size, array)
         length = _record_size(WRITE_OFFSET + size)
@@ -233,6 +233,13 @@ class Engine:
             offset = 0
         self._head += size
         return offset
+
+    def _is_half_full(self) -> bool:
+        """Return whether the ring is to be kept for what has to lie in it."""
+        if self._limit - self._head >= RING_SIZE // 2:
+            return False
+        self._limit = self.words[_TAIL] + RING_SIZE
+        return self._limit - self._head < RING_SIZE // 2
 
     def _wait_for_room(self, need: int) -> None:
         """Let half of the queue drain if it is full: one wake-up for many commands."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outlast.server.drivers.emulated.engine import RING_SIZE
+
 NOT_READY, INVALID_VALUE, INVALID_HANDLE = 600, 1, 400
 NON_BLOCKING, DISABLE_TIMING = 1, 2
 
@@ -24,8 +26,8 @@ def busy(make_host: Any) -> Iterator[Any]:
     spin = host.kernel("spin")
 
     def release() -> None:
-        region = next(r for r in host.cuda.regions() if r.address == flag)
-        host.cuda.view(region)[:4] = b"\x01\0\0\0"
+        # Not by a view of its region: the allocation may be gone by now.
+        ctypes.c_uint32.from_address(flag).value = 1
 
     host.release = release
     host.block = lambda stream=0: host.launch(spin, 1, 1, flag, stream=stream)
@@ -227,3 +229,45 @@ def test_streams_answer_for_their_flags_and_priority(host: Any) -> None:
     assert cuda.cuStreamCreate(64)[0] == INVALID_VALUE
     assert cuda.cuEventCreate(64)[0] == INVALID_VALUE
     assert cuda.cuStreamSynchronize("x")[0] == INVALID_VALUE
+
+
+def test_destroying_what_is_in_use_waits_for_nothing(busy: Any) -> None:
+    cuda = busy.cuda
+    _, primary = cuda.cuCtxGetCurrent()
+    _, context = cuda.cuCtxCreate(None, 0, 0)
+    busy.launch(busy.kernel("stop_here"), 1, 1)
+    cuda.cuCtxSetCurrent(primary)
+    busy.block()
+    assert cuda.cuCtxDestroy(context) == (0,)
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: (cuda.cuDevicePrimaryCtxReset(0), ended.set()))
+    thread.start()
+    in_time = ended.wait(10)
+    # The memory that the kernel looks at went with its context, and stays until it ends.
+    busy.release()
+    thread.join(10)
+    assert in_time
+    assert cuda.wait(cuda.ticket(), 10)
+    assert cuda.fault() is None
+
+
+def test_many_small_copies_behind_a_kernel_wait_for_no_room(busy: Any) -> None:
+    """Twice as many bytes as the device's queue has room for."""
+    target, data = busy.put(np.zeros(4096, np.uint8)), bytes(range(256)) * 16
+    busy.block()
+    ended = threading.Event()
+
+    def copy() -> None:
+        _, primary = busy.cuda.cuDevicePrimaryCtxRetain(0)
+        busy.cuda.cuCtxSetCurrent(primary)
+        for _ in range(2 * RING_SIZE // len(data)):
+            assert busy.cuda.enqueue_write(target, data, 0) == 0
+        ended.set()
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    in_time = ended.wait(10)
+    busy.release()
+    thread.join(10)
+    assert in_time
+    assert bytes(busy.get(target, np.zeros(4096, np.uint8))) == data

@@ -13,6 +13,8 @@ from outlast.server.executor import Executor
 from outlast.server.intake import Intake
 from outlast.session import wire
 from outlast.session.host import REPLY_CACHE_LIMIT, HostSession
+from outlast.session.schema import ReplyKind
+from outlast.session.wire import Reply
 
 CLIENT = b"client"
 
@@ -85,3 +87,57 @@ def test_the_client_hears_before_calls_are_held_back(
     assert taken.next() is None
     device.coming = 0
     assert taken.next() == calls(100)
+
+
+def held(taken: Intake, link: Link, device: Device) -> Intake:
+    """Hold calls back behind copies to the host that are under way."""
+    device.coming = REPLY_CACHE_LIMIT + 1
+    link.messages.append(calls(100))
+    assert taken.next() is None
+    assert taken.patience < intake.STANDSTILL
+    return taken
+
+
+def test_copies_that_stand_still_hold_calls_back_for_a_moment_only(
+    taken: Intake, link: Link, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they wait for may be one of these calls."""
+    held(taken, link, device)
+    monkeypatch.setattr(intake, "STANDSTILL", 0.0)
+    assert taken.next() is None
+    assert taken.next() == calls(100)
+    device.coming = 2 * REPLY_CACHE_LIMIT + 1
+    link.messages.append(calls(100))
+    assert taken.next() is None
+    assert taken.next() is None
+    assert taken.next() == calls(100)
+
+
+def test_copies_that_make_progress_hold_calls_back(
+    taken: Intake, link: Link, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(taken, link, device)
+    monkeypatch.setattr(intake, "STANDSTILL", 0.0)
+    for _ in range(5):
+        device.coming += 1
+        assert taken.next() is None
+
+
+def test_a_client_that_acknowledges_nothing_is_not_let_through(
+    taken: Intake, link: Link, device: Device, host: HostSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.reply(Reply(ReplyKind.OUTCOME, 1, 0, 0, bytes(intake.FEW + 1)))
+    held(taken, link, device)
+    monkeypatch.setattr(intake, "STANDSTILL", 0.0)
+    for _ in range(5):
+        assert taken.next() is None
+
+
+def test_copies_that_stand_still_have_their_limit_too(
+    taken: Intake, link: Link, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "STANDSTILL", 0.0)
+    device.coming = intake.MOST_EXTRA + 2 * REPLY_CACHE_LIMIT
+    link.messages.append(calls(100))
+    for _ in range(100):
+        assert taken.next() is None

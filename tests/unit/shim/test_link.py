@@ -22,7 +22,7 @@ from outlast.shim.link import SessionLink
 from outlast.shim.settings import LinkSettings
 
 #: Stands for a stream.
-LANE = SimpleNamespace(handle=0, last=0, done=0)
+LANE = SimpleNamespace(handle=0, last=0, done=0, taken=0, finished=0)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from helpers.fake_cuda import Bench
 
+from outlast.server.drivers.cuda import staging as module
 from outlast.server.drivers.cuda.staging import (
     BLOCK,
     CHUNK,
+    ENOUGH_BLOCKS,
     FIRST_BLOCKS,
-    MOST_BLOCKS,
     SMALL,
     Staging,
 )
@@ -45,11 +46,28 @@ def test_full_chunk_comes_back_once_its_copies_are_over(bench: Bench, staging: S
     assert first in rest
 
 
-def test_view_holds_its_chunk_until_it_is_gone(bench: Bench, staging: Staging) -> None:
+def test_a_stream_that_stands_still_is_waited_for_a_moment_and_then_gets_more(
+    bench: Bench, staging: Staging
+) -> None:
+    stream = bench.stream()
+    work = bench.issue(stream)
+    mark = bench.timeline.mark(stream)
+    for _ in range(BLOCK * ENOUGH_BLOCKS + 1):
+        staging.lend(staging.take(), mark)
+    assert len(staging._blocks) == ENOUGH_BLOCKS + 1
+    work.ended = True
+    staging.close()
+    assert not bench.cuda._memory
+
+
+def test_view_holds_its_chunk_until_it_is_gone(
+    bench: Bench, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_BLOCKS", FIRST_BLOCKS)
     stream, chunk = bench.stream(), staging.take()
     bench.issue(stream).ended = True
     view = staging.reader(chunk, CHUNK, bench.timeline.mark(stream))
-    everything = [staging.take() for _ in range(BLOCK * MOST_BLOCKS - 1)]
+    everything = [staging.take() for _ in range(BLOCK * FIRST_BLOCKS - 1)]
     assert chunk not in everything
     with pytest.raises(MemoryError):
         staging.take()
