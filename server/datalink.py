@@ -252,7 +252,6 @@ class DataLink:
             (b"DEALER",),
             MAX_MESSAGE,
             MAX_TOTAL,
-            courier=True,
             memory=self._driver.frame_memory,
         )
         self._peers[peer] = link

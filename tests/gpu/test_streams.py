@@ -19,7 +19,6 @@ pytestmark = pytest.mark.gpu
 MIB = 1 << 20
 NON_BLOCKING = 1
 #: Operations that the credits of a stream leave room for, with as many of the server's own.
-ENOUGH = 512 + 256
 #: A call that takes longer waits for the kernel.
 PROMPT = 5.0  # seconds
 DEADLINE = 30.0  # seconds
@@ -127,67 +126,6 @@ def spinning() -> Iterator[Spinning]:
     made = Spinning(driver)
     yield made
     made.close()
-
-
-def filled(spinning: Spinning, streams: int, most: int, each: Callable[[Any], None]) -> int:
-    """Return how often ``each`` was called, by turns of streams, before a call blocked."""
-    made = [ok(spinning.cuda.cuStreamCreate(NON_BLOCKING)) for _ in range(streams - 1)]
-    event = ok(spinning.cuda.cuEventCreate(2))
-    ok(spinning.cuda.cuEventRecord(event, spinning.stream))
-    for stream in made:
-        ok(spinning.cuda.cuStreamWaitEvent(stream, event, 0))
-    count = 0
-    moved = threading.Event()
-
-    def run() -> None:
-        nonlocal count
-        ok(spinning.cuda.cuCtxSetCurrent(spinning.context))
-        while count < most:
-            for stream in (spinning.stream, *made):
-                each(stream)
-                count += 1
-                moved.set()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive() and moved.wait(1.0):
-        moved.clear()
-        thread.join(0.05)
-    reached = count
-    spinning.let_go()
-    thread.join(DEADLINE)
-    assert not thread.is_alive()
-    ok(spinning.cuda.cuCtxSynchronize())
-    for stream in made:
-        ok(spinning.cuda.cuStreamDestroy(stream))
-    ok(spinning.cuda.cuEventDestroy(event))
-    return reached
-
-
-@pytest.mark.parametrize("streams", [1, 4, 16])
-def test_a_stream_takes_more_operations_than_its_credits(spinning: Spinning, streams: int) -> None:
-    reached = filled(spinning, streams, 4096 * streams, lambda s: ok((spinning.launch(s),)))
-    print(f"launches before one blocks, {streams} streams: {reached}")
-    assert reached > ENOUGH
-
-
-@pytest.mark.parametrize("streams", [1, 16])
-def test_records_of_events_take_no_more_room_than_launches(
-    spinning: Spinning, streams: int
-) -> None:
-    cuda = spinning.cuda
-    events = [ok(cuda.cuEventCreate(2)) for _ in range(64)]
-
-    def each(stream: Any) -> None:
-        ok((spinning.launch(stream),))
-        events.append(events.pop(0))
-        ok(cuda.cuEventRecord(events[0], stream))
-
-    reached = 2 * filled(spinning, streams, 2048 * streams, each)
-    print(f"launches and records before one blocks, {streams} streams: {reached}")
-    for event in events:
-        ok(cuda.cuEventDestroy(event))
-    assert reached > ENOUGH
 
 
 def test_what_the_server_does_at_once_does_not_wait_for_a_kernel(spinning: Spinning) -> None:

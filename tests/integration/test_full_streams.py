@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from helpers import ptx
 from helpers.gate import Gate
 from helpers.program import Program, ok
@@ -15,6 +17,12 @@ from helpers.server_process import ServerProcess, assert_eventually
 
 from outlast.shim import driver as cuda
 from outlast.shim.process import process
+
+#: Measured: both of these calls of a GPU's driver wait for a kernel that runs.
+waits_on_a_gpu = pytest.mark.skipif(
+    os.environ.get("TESTED_DEVICE") == "cuda",
+    reason="cuModuleLoadData and cuMemHostAlloc wait for a running kernel on a GPU",
+)
 
 NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
 NOT_READY = (cuda.CUresult.CUDA_ERROR_NOT_READY,)
@@ -100,6 +108,7 @@ def test_others_go_on_while_a_thread_waits_for_room_in_its_stream(
     assert program.number(counted) == int("1" * MANY) % 2**64
 
 
+@waits_on_a_gpu
 def test_nothing_that_is_given_up_behind_a_stream_that_stands_still_is_waited_for(
     server: ServerProcess, program: Program
 ) -> None:
@@ -137,6 +146,7 @@ def test_nothing_that_is_given_up_behind_a_stream_that_stands_still_is_waited_fo
     program.free(fresh)
 
 
+@waits_on_a_gpu
 def test_copies_of_a_stream_that_stands_still_leave_room_for_others(
     server: ServerProcess, program: Program
 ) -> None:
