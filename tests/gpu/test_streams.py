@@ -18,7 +18,6 @@ pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
 NON_BLOCKING = 1
-#: Operations that the credits of a stream leave room for, with as many of the server's own.
 #: A call that takes longer waits for the kernel.
 PROMPT = 5.0  # seconds
 DEADLINE = 30.0  # seconds
