@@ -8,17 +8,21 @@ when the module is loaded.
 The page map has a byte for every page; kernels look into it before each access, and only the
 engine changes it, in issue order: what was launched before a free still runs on mapped memory.
 The exception are addresses that a program reserves and maps memory to itself (`vmm`).
+
+All memory lies in one sparse file without a name, at the offsets of its addresses: like a GPU's
+it lives as long as any process has a descriptor of it, and is mapped by whoever takes it over.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outlast.errors import CheckpointError, ConfigError, RestoreFailed
+from outlast.server.drivers.emulated import pages
 from outlast.server.drivers.emulated.engine import Engine
 from outlast.server.drivers.emulated.runtime import MAX_THREADS, WORKER, WORKER_FIELDS
 from outlast.server.drivers.first_fit import FirstFit
@@ -33,17 +37,6 @@ PARAMETER_WINDOW = 64 << 10  # bytes
 LOCAL_WINDOW = 512 << 20  # bytes
 FRAMES = 1 << 30  # bytes for paused threads, outside the arena
 _GROWTH = 256 << 20  # bytes made accessible at a time
-
-_MAP_FIXED, _MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x10, 0x100000, 0x4000
-_PROT_NONE, _PROT_RW = 0, mmap.PROT_READ | mmap.PROT_WRITE
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass(slots=True)
@@ -80,10 +73,10 @@ class Arena:
         self.base, self.size, self.total = base, size, total
         self.used = 0
         self._scratch = base + size - SCRATCH
-        _map(size, _PROT_NONE, at=base)
-        self._page_map = _map(size // PAGE, _PROT_RW)
-        self._frames = _map(FRAMES, _PROT_RW)
-        self._accessible = base + GUARD
+        pages.reserve(size, at=base)
+        self._page_map = pages.zeros(size // PAGE)
+        self._frames = pages.zeros(FRAMES)
+        self._use_file(self._make_file())
         self._free = FirstFit(base + GUARD, self._scratch)
         self.live: dict[int, Allocation] = {}
         self._order: list[int] = []
@@ -159,7 +152,7 @@ class Arena:
         length = block.pages * PAGE
         self.used -= length
         self._free.release(address, length)
-        self._engine.unmap(0, self._entry(address), block.pages, address, length)
+        self._unmap(address, length)
 
     def find(self, address: int) -> Allocation | None:
         """Return the allocation that holds ``address``."""
@@ -216,7 +209,7 @@ class Arena:
     def unreserve(self, address: int, size: int) -> None:
         """Give reserved addresses back, of which none has memory."""
         # What earlier work may still write there must not show in the next allocation.
-        self._engine.unmap(0, self._entry(address), size // PAGE, address, size)
+        self._unmap(address, size)
         self._free.release(address, size)
 
     def show(self, address: int, size: int, accessible: bool) -> None:
@@ -230,7 +223,77 @@ class Arena:
             (self._page_map, self.size // PAGE),
             (self._frames, FRAMES),
         ):
-            _libc.munmap(address, size)
+            pages.give_back(address, size)
+        os.close(self._file)
+
+    # -- the file ------------------------------------------------------------
+
+    def share(self) -> int:
+        """Return a descriptor of the file that all memory lies in; it is the caller's."""
+        return os.dup(self._file)
+
+    def adopt(self, descriptor: int, live: Iterable[tuple[int, int]]) -> bool:
+        """Go on with the file of an arena like this one, which stays the caller's.
+
+        Parameters
+        ----------
+        descriptor
+            Of the file.
+        live
+            Address and bytes of what is still wanted in it; everywhere else are zeros then.
+
+        Returns
+        -------
+        bool
+            False if it cannot be; then this arena is good for nothing.
+        """
+        start = self.base
+        try:
+            if self.live or os.fstat(descriptor).st_size != self._scratch - self.base:
+                return False
+            file = os.dup(descriptor)
+            os.close(self._file)
+            self._use_file(file)
+            for address, size in sorted([*live, (self._scratch, 0)]):
+                pages.clear(file, start - self.base, max(0, address - start))
+                start = address + -(-size // PAGE) * PAGE
+        except OSError:
+            return False
+        return True
+
+    def restore_pages(self, address: int, size: int) -> None:
+        """Have memory of the file, all zeros, where a program had mapped memory of its own.
+
+        Raises
+        ------
+        OSError
+            The system refuses.
+        """
+        pages.clear(self._file, address - self.base, size)
+        pages.map_file(address, size, self._file, address - self.base)
+
+    def _make_file(self) -> int:
+        """Return a descriptor of a file with room for all but the scratch memory."""
+        try:
+            file = os.memfd_create("outlast-arena", os.MFD_CLOEXEC)
+            os.ftruncate(file, self._scratch - self.base)
+        except OSError as error:
+            raise RestoreFailed(f"no file for device memory: {error}") from error
+        return file
+
+    def _use_file(self, file: int) -> None:
+        """Map a file, of which nothing may be used yet."""
+        self._file = file
+        size = self._scratch - self.base
+        try:
+            pages.map_file(self.base, size, file, usable=False)
+        except OSError as error:
+            raise RestoreFailed(f"device memory cannot be mapped: {error}") from error
+        self._accessible = self.base + GUARD
+
+    def _unmap(self, address: int, size: int) -> None:
+        entries, count = self._entry(address), size // PAGE
+        self._engine.unmap(0, entries, count, address, size, self._file, address - self.base)
 
     def _entry(self, address: int) -> int:
         """Return the address of a page's entry in the page map."""
@@ -242,44 +305,9 @@ class Arena:
         if end <= self._accessible:
             return True
         if address > self._accessible + _GROWTH:
-            return _protect(address, size)
+            return pages.allow(address, size)
         end = min(max(end, self._accessible + _GROWTH), max(end, self._scratch))
-        if not _protect(self._accessible, end - self._accessible):
+        if not pages.allow(self._accessible, end - self._accessible):
             return False
         self._accessible = end
         return True
-
-
-def _protect(address: int, size: int) -> bool:
-    """Make a range readable and writable; False if the system refuses."""
-    return bool(_libc.mprotect(address, size, _PROT_RW) == 0)
-
-
-def map_fixed(address: int, size: int, flags: int, descriptor: int = -1) -> None:
-    """Map a file or fresh zeros over addresses that are ours already.
-
-    Raises
-    ------
-    OSError
-        The system refuses; what was there may be gone.
-    """
-    flags |= _MAP_FIXED | _MAP_NORESERVE
-    if _libc.mmap(address, size, _PROT_RW, flags, descriptor, 0) != address:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-def _map(size: int, protection: int, at: int | None = None) -> int:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    if at is not None:
-        flags |= _MAP_FIXED_NOREPLACE
-    address = _libc.mmap(at, size, protection, flags, -1, 0)
-    failed = address in (None, ctypes.c_void_p(-1).value)
-    if not failed and at is not None and address != at:
-        _libc.munmap(address, size)  # a kernel without FIXED_NOREPLACE took it as a hint
-        failed = True
-    if failed:
-        where = f" at {at:#x}" if at is not None else ""
-        reason = os.strerror(ctypes.get_errno())
-        raise RestoreFailed(f"cannot reserve {size} bytes of addresses{where}: {reason}")
-    return int(address)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outlast.checkpoint_providers.storage import read_all, write_all
 from outlast.errors import CheckpointError
 from outlast.server.drivers.base import (
     DeviceInfo,
@@ -192,38 +191,34 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
     def share(self) -> list[SharedMemory]:
-        """Return a copy of each device's allocations, every one at its place in a sparse file."""
+        """Return a descriptor of each device's memory in which something lives."""
         shared: list[SharedMemory] = []
         try:
             for device in self._devices:
                 arena = device.arena
-                file = os.memfd_create("outlast-device-memory", os.MFD_CLOEXEC)
-                shared.append(SharedMemory(device.info.ordinal, arena.base, arena.used, file))
-                os.ftruncate(file, arena.size)
-                for block in arena.allocations():
-                    if block.kind == "alloc":
-                        view = arena.view(block.address, block.size)
-                        os.lseek(file, block.address - arena.base, os.SEEK_SET)
-                        write_all(file, [view])
+                if arena.live:
+                    where = device.info.ordinal, arena.base, arena.used
+                    shared.append(SharedMemory(*where, arena.share()))
         except OSError as error:
             for part in shared:
                 os.close(part.descriptor)
-            raise CheckpointError(f"device memory cannot be copied: {error}") from error
+            raise CheckpointError(f"device memory cannot be shared: {error}") from error
         return shared
 
     def adopt(self, memory: Sequence[SharedMemory], allocations: Sequence[OwnedRegion]) -> int:
         """Take over shared memory and what lives in it, at the same addresses."""
-        files = {part.device: part for part in memory}
+        files = {part.device: part.descriptor for part in memory}
+        for device in self._devices:
+            ordinal = device.info.ordinal
+            live = [(a.address, a.size) for a in allocations if a.device == ordinal]
+            if live and not (ordinal in files and device.arena.adopt(files[ordinal], live)):
+                return INVALID_VALUE
         for owned in allocations:
             self.cuCtxSetCurrent(owned.context)
             code = self.allocate_at(owned.device, owned.address, owned.size)
             if code:
                 return code
         self.engine.finish(self.engine.issued)
-        for owned in allocations:
-            part = files[owned.device]
-            view = self._devices[owned.device].arena.view(owned.address, owned.size)
-            read_all(part.descriptor, view, owned.address - part.address)
         return 0
 
     def close(self) -> None:

@@ -214,10 +214,12 @@ class Engine:
         _MAP.pack_into(self._ring, offset, MAP, _MAP_SIZE, tag, entries, pages)
         return self._issue()
 
-    def unmap(self, tag: int, entries: int, pages: int, address: int, size: int) -> int:
-        """Mark pages as not mapped and clear them."""
-        offset = self._reserve(_UNMAP_SIZE)
-        _UNMAP.pack_into(self._ring, offset, UNMAP, _UNMAP_SIZE, tag, entries, pages, address, size)
+    def unmap(
+        self, tag: int, entries: int, pages: int, address: int, size: int, file: int, at: int
+    ) -> int:
+        """Mark pages as not mapped and clear them; they are those ``at`` an offset of a file."""
+        offset, head = self._reserve(_UNMAP_SIZE), (UNMAP, _UNMAP_SIZE, tag)
+        _UNMAP.pack_into(self._ring, offset, *head, entries, pages, address, size, file, at)
         return self._issue()
 
     def _reserve(self, size: int) -> int:

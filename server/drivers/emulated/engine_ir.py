@@ -46,7 +46,7 @@ declare i64 @syscall(i64, ...)
 declare i64 @write(i32, ptr, i64)
 declare ptr @memmove(ptr, ptr, i64)
 declare ptr @memset(ptr, i32, i64)
-declare i32 @madvise(ptr, i64, i32)
+declare i32 @fallocate(i32, i32, i64, i64)
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
 @one = internal constant i64 1

@@ -40,7 +40,7 @@ WRITE_OFFSET = 32
 FILL_FORMAT = "=IIQQQII"  # target, count, value, bytes of a value
 STAMP_FORMAT = "=IIQQ"  # where the time goes
 MAP_FORMAT = "=IIQQQ"  # first page map entry, pages
-UNMAP_FORMAT = "=IIQQQQQ"  # first page map entry, pages, address, bytes
+UNMAP_FORMAT = "=IIQQQQQQQ"  # first page map entry, pages, address, bytes, file, offset there
 
 
 def field(name: str) -> str:

@@ -7,7 +7,6 @@ the fields of those of `cuda.bindings.driver` that count here; the calls take ei
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import re
 from bisect import bisect_left, bisect_right
@@ -19,7 +18,7 @@ from outlast.cuda_types import (
     CUmemAllocationType,
     CUmemLocationType,
 )
-from outlast.server.drivers.emulated.arena import map_fixed
+from outlast.server.drivers.emulated import pages
 from outlast.server.drivers.emulated.objects import Device
 
 GRANULARITY = 2 << 20  # bytes, as on GPUs
@@ -193,7 +192,7 @@ class Reservation:
 
     def map(self, address: int, size: int, physical: Physical) -> None:
         """Map memory; nobody may use it yet."""
-        map_fixed(address, size, mmap.MAP_SHARED, physical.descriptor)
+        pages.map_file(address, size, physical.descriptor)
         self._starts.insert(bisect_left(self._starts, address), address)
         self._mappings[address] = Mapping(address, size, physical)
 
@@ -206,6 +205,6 @@ class Reservation:
         """Take a mapping away, at once: a kernel that still uses it is in error."""
         self.allow(mapping, False)
         # Not less than plain memory: a kernel may be past the look into the page map.
-        map_fixed(mapping.address, mapping.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        self.device.arena.restore_pages(mapping.address, mapping.size)
         del self._mappings[mapping.address]
         del self._starts[bisect_left(self._starts, mapping.address)]
