@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,16 +26,18 @@ _MAGIC: Final = b"outlast1"
 _SOURCE: Final = "a sealed epoch"
 
 
-def write_sealed(snapshot: Snapshot, descriptor: int) -> None:
+def write_sealed(
+    snapshot: Snapshot, descriptor: int, cancelled: threading.Event | None = None
+) -> None:
     """Write an epoch into an empty file, and verify it there.
 
     Raises
     ------
     CheckpointError
-        It cannot be written.
+        It cannot be written, or was cancelled.
     """
     check_epoch(snapshot.epoch, snapshot.lay_out())
-    steps = SaveSteps(None, None, _SOURCE)
+    steps = SaveSteps(None, cancelled, _SOURCE)
     with storage_errors("cannot write", _SOURCE, snapshot.size):
         write_epoch(_SealedWriter(descriptor, snapshot.location), snapshot, steps, None)
 

@@ -98,7 +98,17 @@ def end(config: ServeConfig, session_id: str) -> str:
 
 
 def kept(config: ServeConfig) -> str:
-    """Return a table of the device memory that waits for a server."""
+    """Return a table of the device memory that the keeper has.
+
+    Raises
+    ------
+    ConfigError
+        No server has used the state folder.
+    """
+    if not (config.state_dir / "server.lock").exists():
+        raise ConfigError(
+            f"no server has used the state folder {config.state_dir}: name its folder with --state"
+        )
     keeper = Keeper(config.state_dir)
     try:
         held = keeper.holdings()
@@ -111,16 +121,25 @@ def kept(config: ServeConfig) -> str:
     if not held:
         return "nothing is kept"
     width = max(len(name) for name in ("SESSION", *(entry["session"] for entry in held)))
-    lines = [f"{'SESSION':<{width}} {'MIB':>10} {'EPOCH':>12} {'HOLDER':>8} {'LEFT':>8}"]
+    lines = [f"{'SESSION':<{width}} {'MIB':>10} {'EPOCH':>12} {'HOLDER':>8} {'LEFT':>8}  STATE"]
     for entry in held:
         left = "-" if entry["left"] is None else f"{entry['left']:.0f} s"
         epoch = str(entry["seq"]) if entry["sealed"] else "-"
         size = entry["bytes"] >> 20
         lines.append(
             f"{entry['session']:<{width}} {size:>10} {epoch:>12} {entry['holder'] or '-':>8} "
-            f"{left:>8}"
+            f"{left:>8}  {_state(entry)}"
         )
     return "\n".join(lines)
+
+
+def _state(entry: dict[str, object]) -> str:
+    """Return what the next worker could do with what is held of a session."""
+    if entry["sealed"]:
+        return "at rest: the next worker can go on with it"
+    if entry.get("outdated"):
+        return "changed since it was sealed"
+    return "not sealed"
 
 
 def _require_unused(store: Store) -> None:

@@ -78,6 +78,7 @@ class Adoption:
 
     def complete(self, incarnation: str) -> None:
         """Begin anew for the new client, whose ownership is durable now."""
+        self._executor.rest.end()  # what the old client was owed is owed no more
         self._host.adopted()
         self._epochs.identity = replace(
             self._epochs.identity, incarnation=bytes.fromhex(incarnation)

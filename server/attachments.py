@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast import __version__
@@ -27,9 +26,10 @@ from outlast.errors import (
 from outlast.server.channel import Json
 from outlast.server.flow import Flow, Step, run
 from outlast.server.sessions import SessionEntry
+from outlast.server.start_message import start_message
 from outlast.server.workers import WorkerProcess
 from outlast.session import wire
-from outlast.session.ids import check_session_id, digest, is_anonymous, new_secret
+from outlast.session.ids import check_session_id, digest, new_secret
 from outlast.session.registry import Decision, Hello, Known, decide
 from outlast.session.rows import EpochRow, SessionState
 from outlast.session.schema import (
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Workers start no call this long before the lease may end (less with a short lease).
-LEASE_MARGIN = 2.0  # seconds
 #: Workers that try to go on with what the keeper has: in a new process it may succeed.
 KEPT_TRIES = 2
 
@@ -177,7 +175,7 @@ class Attachments:
                     self._gateway.server_id,
                 )
             )
-            self._table.close_worker(entry)
+            self._table.close_worker(entry, forget=True)
         elif decision is Decision.RESUME and message["wishes"] & Wish.FRESH:
             yield from self._make_way(entry)
         if entry.worker is None:
@@ -253,7 +251,7 @@ class Attachments:
         if isinstance(decision, OutlastError):
             raise decision
         if entry.row is not None and (row is None or row.token != entry.row.token):
-            self._table.close_worker(entry)  # another server has had it since
+            self._table.close_worker(entry, forget=True)  # another server has had it since
         entry.row = row
         return decision
 
@@ -358,28 +356,8 @@ class Attachments:
     def _start_from(self, entry: SessionEntry, epoch: Json | None, older: list[int]) -> Flow:
         assert entry.row is not None
         self._require_open()
-        config = self._gateway.config
         worker = self._table.give_worker(entry)
-        start: Json = {
-            "session": entry.session_id,
-            "incarnation": entry.row.incarnation.hex(),
-            "token": entry.row.token,
-            "lock": str(_lock_path(config.state_dir, entry.session_id)),
-            "state_dir": str(config.state_dir),
-            "device": config.device,
-            "provider": config.provider,
-            "log_level": config.log_level,
-            "heartbeat": config.heartbeat,
-            "timeout": config.heartbeat_timeout,
-            "checkpoint_interval": config.checkpoint_interval,
-            "epoch_deadline": config.epoch_deadline,
-            "valid_until": self._gateway.valid_until,
-            "lease_margin": min(LEASE_MARGIN, config.lease_ttl / 5),
-            "grace": config.grace,
-            "linger": config.linger if is_anonymous(entry.session_id) else 0.0,
-            "older": older,
-            "epoch": epoch,
-        }
+        start = start_message(self._gateway, entry.row, epoch, older)
         try:
             yield worker.start(start)
         except OutlastError:
@@ -442,7 +420,3 @@ def _stored(epoch: EpochRow | None) -> Json | None:
         "location": epoch.location,
         "digest": epoch.digest,
     }
-
-
-def _lock_path(state_dir: Path, session_id: str) -> Path:
-    return state_dir / "workers" / f"{digest(session_id).hex()[:32]}.lock"

@@ -24,9 +24,10 @@ from outlast.checkpoint_providers import (
 )
 from outlast.checkpoint_providers import manifest as m
 from outlast.errors import CheckpointError, OutlastError, RestoreFailed
+from outlast.server.allocation import Allocation
 from outlast.server.calls.contexts import restore_context
 from outlast.server.drivers.base import Driver, OwnedRegion, Region, SharedMemory
-from outlast.server.executor import Allocation, Executor
+from outlast.server.executor import Executor
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import Cut
 from outlast.session.schema import HANDLE_STEP, ReplyKind

@@ -7,13 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from outlast.checkpoint_providers import StoredEpoch
+from outlast.checkpoint_providers import Snapshot, StoredEpoch
 from outlast.errors import CheckpointCancelled, CheckpointError, OutlastError
-from outlast.server import handover
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
-from outlast.server.keeper.client import Keeper
 from outlast.session import wire
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
@@ -116,21 +114,18 @@ class EpochKeeper:
 
         self._checkpointer.save_beside(snapshot, done)
 
-    def seal(self, keeper: Keeper) -> None:
-        """Leave the idle device's memory with the keeper; no call may be taken behind it.
+    def without_memory(self, copy: bool) -> Snapshot:
+        """Return an epoch of the idle device without its allocations' memory.
+
+        With ``copy`` nothing in it changes when calls go on.
 
         Raises
         ------
-        KeeperError, CheckpointError
-            It cannot be left there; everything is as it was.
+        CheckpointError
+            The device fails.
         """
-        cut = self._host.cut()
-        generation = self._host.generation
-        snapshot = self._checkpointer.snapshot(
-            self.identity, generation, cut, copy=False, shared=True
-        )
-        memory = self._executor.driver.share()
-        handover.seal(keeper, self.identity.session_id, self.identity.token, snapshot, memory)
+        cut, generation = self._host.cut(), self._host.generation
+        return self._checkpointer.snapshot(self.identity, generation, cut, copy, shared=True)
 
     def on_committed(self, message: Json) -> None:
         """Take in the gateway's word on the epoch that was saved."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from outlast.cuda_types import CUresult
 from outlast.errors import ProtocolError
+from outlast.server.allocation import Allocation
 from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
 from outlast.server.calls.launch import launch, learn
 from outlast.server.drivers.base import Driver
 from outlast.server.launches import LAUNCH, Launches
+from outlast.server.rest import Rest
 from outlast.server.wait import Wait
 from outlast.session import wire
 from outlast.session.cuda import is_sticky
@@ -40,16 +41,6 @@ REPLAY_PATIENCE = 5.0  # seconds
 LOOK = 20e-6  # seconds
 #: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
 SPECIAL_STREAMS = (0, 1, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """One live allocation of device memory."""
-
-    address: int
-    size: int  # bytes, as asked for
-    context: int
-    created_seq: int
 
 
 class Executor:
@@ -102,6 +93,8 @@ class Executor:
         self.context = 0
         #: The BIND that has made it the bound one.
         self._bound = b""
+        #: Whether somebody counts on the session as it is.
+        self.rest = Rest()
         self._imposed: tuple[Any, ...] | None = None
         self._replaying = False
         self._replayed = 0
@@ -125,6 +118,7 @@ class Executor:
         last = seq + count
         self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
+        self.rest.batch(skip < count)
         self._replaying = host.state is State.REPLAYING
         calls = wire.CallStream(stream, payloads)
         end = len(stream)
@@ -276,6 +270,7 @@ class Executor:
             return
         fault = self.driver.fault()
         if fault is not None:
+            self.rest.end()
             self.poisoned = fault.result
             self.host.reply(Reply(ReplyKind.DEFERRED, fault.tag, fault.result, self.context))
 
@@ -422,6 +417,7 @@ class Executor:
             return
         self.note_fault()
         if not self.poisoned:  # no fault names another call
+            self.rest.end()
             self.poisoned = result
             self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
 

@@ -6,10 +6,11 @@ import logging
 import time
 
 from outlast.errors import CheckpointError, KeeperError, OutlastError
+from outlast.server import handover
 from outlast.server.channel import Channel, Json
+from outlast.server.deposits import Deposit
 from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
-from outlast.server.keeper.client import Keeper
 from outlast.session.host import HostSession
 
 log = logging.getLogger(__name__)
@@ -27,14 +28,16 @@ class Farewell:
         executor: Executor,
         epochs: EpochKeeper,
         channel: Channel,
-        keeper: Keeper,
+        deposit: Deposit,
     ) -> None:
-        self._keeper = keeper
+        self._deposit = deposit
         self._host = host
         self._executor = executor
         self._epochs = epochs
         self._channel = channel
         self._order: Json | None = None
+        #: Its memory is with the keeper for the next worker.
+        self._left = False
         #: The client was attached when the drain began, so it can replay what is not saved.
         self._client = False
 
@@ -80,8 +83,10 @@ class Farewell:
         """Leave device memory to the next worker; where that fails, save it like any other."""
         if not self._executor.poisoned and self._executor.idle(_left(order)):
             try:
-                self._keeper.connect(min(KEEPER_PATIENCE, _left(order) / 2))
-                self._epochs.seal(self._keeper)
+                self._deposit.keeper.connect(min(KEEPER_PATIENCE, _left(order) / 2))
+                snapshot = self._epochs.without_memory(copy=False)
+                handover.leave(self._deposit, snapshot, self._executor.driver)
+                self._left = True
             except (KeeperError, CheckpointError) as error:
                 log.warning("not handed over: %s", error, extra={"action": "not_handed_over"})
             else:
@@ -107,6 +112,9 @@ class Farewell:
         self._tell(error is None, str(error or ""))
 
     def _tell(self, saved: bool, reason: str, kept: bool = False) -> None:
+        if saved and not self._left:
+            # The device is free for others now. What is not saved may be with the keeper still.
+            self._deposit.end()
         self._channel.send(
             {
                 "kind": "drained",

@@ -1,53 +1,95 @@
 """Device memory from one worker to the next, through the keeper, without a byte being copied.
 
 The worker that goes seals an epoch without memory and leaves the memory's descriptors with
-the keeper; the one that comes maps them at the same addresses. A seal proves that nothing was
-done after it: the worker takes no call behind it. What is handed over is a cache. If it is
-lost, the stored epochs and the client's log still have everything.
+the keeper; the one that comes maps them at the same addresses. What is handed over is a cache.
+If it is lost, the stored epochs and the client's log still have everything.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable
 
 from outlast.checkpoint_providers import Snapshot
 from outlast.checkpoint_providers.sealed import read_sealed, write_sealed
-from outlast.errors import KeeperError
+from outlast.errors import CheckpointError, KeeperError
 from outlast.server.checkpointer import Checkpointer
-from outlast.server.drivers.base import SharedMemory
-from outlast.server.keeper.client import Keeper
+from outlast.server.deposits import Deposit
+from outlast.server.drivers.base import Driver, SharedMemory
+from outlast.server.keeper.client import Claim
 
 
-def seal(
-    keeper: Keeper, session: str, token: int, snapshot: Snapshot, memory: Sequence[SharedMemory]
-) -> None:
-    """Leave a session's memory with the keeper.
+def leave(deposit: Deposit, snapshot: Snapshot, driver: Driver) -> None:
+    """Leave a session's memory with the keeper for good: no call may be taken behind it.
 
     Raises
     ------
     KeeperError
         The keeper refuses, or is gone.
     CheckpointError
-        The epoch cannot be written.
+        The epoch cannot be written, or the device cannot share its memory.
     """
-    with ExitStack() as opened:
-        for part in memory:
-            opened.callback(os.close, part.descriptor)
-        epoch = os.memfd_create("outlast-epoch", os.MFD_CLOEXEC)
-        opened.callback(os.close, epoch)
-        write_sealed(snapshot, epoch)
-        keeper.claim(session, token).close()
-        for part in memory:
-            where = part.device, part.address, part.size
-            keeper.add(session, token, where, part.descriptor)
+    epoch = write(snapshot)
+    try:
+        deposit.claim()
+        add_memory(deposit, driver)
         # Last: whoever finds a seal finds everything.
-        keeper.seal(session, token, snapshot.epoch.seq, epoch)
+        deposit.seal_for_good(snapshot.epoch.seq, epoch)
+    finally:
+        os.close(epoch)
 
 
-def take(keeper: Keeper, session: str, token: int, checkpointer: Checkpointer) -> int:
-    """Take over the memory that the worker before has left, and return its last call.
+def write(snapshot: Snapshot, cancelled: threading.Event | None = None) -> int:
+    """Write an epoch without memory into a file without a name; return its descriptor.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be written, or was cancelled.
+    """
+    try:
+        epoch = os.memfd_create("outlast-epoch", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(f"no file for a sealed epoch: {error}") from error
+    try:
+        write_sealed(snapshot, epoch, cancelled)
+    except BaseException:
+        os.close(epoch)
+        raise
+    return epoch
+
+
+def add_memory(
+    deposit: Deposit, driver: Driver, interrupted: Callable[[], bool] = lambda: False
+) -> bool:
+    """Have the keeper hold what allocations live in, and nothing else; return whether it does.
+
+    Parameters
+    ----------
+    interrupted : callable
+        Whether to leave the rest for another time.
+
+    Raises
+    ------
+    KeeperError
+        The keeper refuses, or is gone.
+    CheckpointError
+        The device cannot share its memory.
+    """
+    for piece in deposit.keep_only(driver.pieces()):
+        if interrupted():
+            return False
+        descriptor = driver.share(piece)
+        try:
+            deposit.add(piece, descriptor)
+        finally:
+            os.close(descriptor)
+    return True
+
+
+def take(deposit: Deposit, seq: int, checkpointer: Checkpointer) -> None:
+    """Take over the memory that the worker before has left behind call ``seq``.
 
     Raises
     ------
@@ -56,15 +98,14 @@ def take(keeper: Keeper, session: str, token: int, checkpointer: Checkpointer) -
     CheckpointCorrupt, RestoreFailed
         It cannot be used; a new process may try again.
     """
-    claim = keeper.claim(session, token)
-    try:
-        if claim.manifest < 0:
-            raise KeeperError(f"nothing is sealed of session {session!r}", reason="unknown")
+
+    def restore(claim: Claim) -> None:
         memory = [SharedMemory(c.device, c.address, c.size, c.fd) for c in claim.chunks]
         with read_sealed(claim.manifest) as reader:
-            epoch = checkpointer.restore_shared(reader, memory)
-    finally:
-        claim.close()
-    # This process has it now. With the keeper's descriptors it could never be freed.
-    keeper.end(session, token)
-    return epoch.seq
+            found = reader.manifest.epoch.seq
+            if found != seq:
+                text = f"the seal is behind call {found} and not behind {seq}"
+                raise KeeperError(text, reason="unknown")
+            checkpointer.restore_shared(reader, memory)
+
+    deposit.take_over(restore)

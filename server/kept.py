@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from outlast.errors import KeeperError
 from outlast.server.channel import Json
@@ -11,6 +13,8 @@ from outlast.server.departures import Process
 from outlast.server.keeper.client import Keeper
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 
 class KeptMemory:
@@ -64,22 +68,30 @@ class KeptMemory:
 
     def find(self, session: str) -> Json | None:
         """Return what is held of a session, sealed or not; None if nothing is."""
-        try:
-            self._keeper.connect()
-            for held in self._keeper.holdings():
-                if held["session"] == session:
-                    return held
-        except KeeperError as error:
-            _report(error)
+        for held in self._ask(self._keeper.holdings) or ():
+            if held["session"] == session:
+                return held
         return None
 
     def forget(self, session: str, token: int) -> None:
-        """Give back what is kept of a session that ended or went on without it."""
+        """Give back what is kept of a session that ended or went on without it.
+
+        Nothing is done under a token that is over, or is none (0).
+        """
+        if token:
+            self._ask(lambda: self._keeper.end(session, token))
+
+    def _ask(self, ask: Callable[[], Answer]) -> Answer | None:
+        """Return the keeper's answer; None if none runs, or it refuses."""
         try:
-            self._keeper.connect()
-            self._keeper.end(session, token)
+            # One that we were connected to may have ended, and another may run now.
+            if not self._keeper.connected:
+                self._keeper.close()
+                self._keeper.connect()
+            return ask()
         except KeeperError as error:
             _report(error)
+            return None
 
     def close(self) -> None:
         """Close the connection."""
@@ -87,5 +99,6 @@ class KeptMemory:
 
 
 def _report(error: KeeperError) -> None:
-    if error.reason != "unreachable":  # mostly there is none, and nothing is kept
+    # Mostly there is none, and nothing is kept. Under a higher token it is somebody else's.
+    if error.reason not in ("unreachable", "fenced"):
         log.warning("the keeper: %s", error, extra={"action": "keeper"})

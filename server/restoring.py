@@ -7,13 +7,13 @@ import logging
 from outlast.server import handover
 from outlast.server.channel import Json
 from outlast.server.checkpointer import Checkpointer
-from outlast.server.keeper.client import Keeper
+from outlast.server.deposits import Deposit
 from outlast.session.host import HostSession
 
 log = logging.getLogger(__name__)
 
 
-def restore(start: Json, keeper: Keeper, checkpointer: Checkpointer, host: HostSession) -> int:
+def restore(start: Json, deposit: Deposit, checkpointer: Checkpointer, host: HostSession) -> int:
     """Make this (fresh) process hold the session; return the seq of its newest stored epoch.
 
     Parameters
@@ -30,7 +30,7 @@ def restore(start: Json, keeper: Keeper, checkpointer: Checkpointer, host: HostS
     older: list[int] = start["older"]
     seq = stored = int(epoch["seq"])
     if epoch["kept"]:
-        seq = handover.take(keeper, start["session"], start["token"], checkpointer)
+        handover.take(deposit, seq, checkpointer)
         stored = older[-1] if older else 0
     else:
         checkpointer.restore(epoch["location"], epoch["digest"])

@@ -17,7 +17,7 @@ from outlast.errors import (
 from outlast.server.channel import Json
 from outlast.server.departures import PATIENCE, Departures
 from outlast.server.pool import WorkerPool
-from outlast.server.workers import CrashCount, WorkerProcess
+from outlast.server.workers import CrashCount, WorkerProcess, crashed
 from outlast.session.rows import (
     Allocated,
     Entry,
@@ -124,7 +124,7 @@ class SessionTable:
                     "superseded: the session has been taken over",
                     extra={"action": "superseded", "session": entry.session_id},
                 )
-                self.close_worker(entry)
+                self.close_worker(entry, forget=True)
                 self.tidy(entry)
 
     def stop_all(self, patience: float = PATIENCE) -> None:
@@ -208,6 +208,9 @@ class SessionTable:
         if self._gateway.drain is not None:
             self._gateway.drain.gone(entry.session_id)
             return
+        if crashed(code):
+            # What it left may be what it died of. One that was killed leaves what it had.
+            self._gateway.kept.forget(entry.session_id, entry.token)
         reason = entry.crashes.died(seq, op, code, ready)
         if reason:
             self._park(entry, seq, reason)
@@ -234,13 +237,17 @@ class SessionTable:
         entry.crashes = CrashCount()  # whoever lets it go on lets it be tried as often again
         self._fire(entry, lambda store: store.park(entry.session_id, token, seq, reason))
 
-    def close_worker(self, entry: SessionEntry) -> None:
-        """End a session's worker, if it has one."""
+    def close_worker(self, entry: SessionEntry, forget: bool = False) -> None:
+        """End a session's worker, if it has one; ``forget`` also what the keeper has from it."""
         worker, entry.worker = entry.worker, None
         if worker is not None:
+            kept, token = self._gateway.kept, entry.row.token if forget and entry.row else 0
             self._gateway.unwatch(worker.channel.fileno())
             self._gateway.relay.worker_gone(worker.endpoints)
-            self.departures.await_end(worker.dismiss())
+            # Not before its end: until then it may leave something there.
+            self.departures.await_end(
+                worker.dismiss(), lambda _: kept.forget(entry.session_id, token)
+            )
             worker.died()
             if self._gateway.drain is not None:
                 self._gateway.drain.closed(entry.session_id)
@@ -334,7 +341,7 @@ class SessionTable:
     def _let_go(self, entry: SessionEntry, worker: WorkerProcess | None = None) -> None:
         """Close the worker of a session that ended (if it is ``worker`` still)."""
         if entry.ended and worker in (None, entry.worker):
-            self.close_worker(entry)
+            self.close_worker(entry, forget=True)
             self.tidy(entry)
 
     # -- epochs --------------------------------------------------------------------------------
@@ -420,7 +427,7 @@ class SessionTable:
         )
         gone = isinstance(error, TokenSuperseded | SessionNotFound)
         if gone and entry.row is not None and entry.row.token == token:
-            self.close_worker(entry)
+            self.close_worker(entry, forget=True)
 
 
 def _number(store: Store, session_id: str, location: str) -> int:

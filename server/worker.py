@@ -42,9 +42,9 @@ from outlast.server.drivers import get_driver
 from outlast.server.epochs import EpochKeeper
 from outlast.server.executor import Executor
 from outlast.server.farewell import Farewell
+from outlast.server.idle_seals import IdleSeals
 from outlast.server.intake import Intake
 from outlast.server.journal_feed import JournalFeed
-from outlast.server.keeper.client import Keeper
 from outlast.server.locks import LifetimeLock
 from outlast.server.pulse import Pulse
 from outlast.server.restoring import restore
@@ -179,23 +179,18 @@ class Worker:
         self._adoption = Adoption(
             self._host, self._executor, self._epochs, self._link, self.channel
         )
-        keeper = Keeper(Path(start["state_dir"]))
-        self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel, keeper)
+        self._seals = IdleSeals(start, self._executor, self._epochs, self._link)
+        deposit = self._seals.deposit
+        self._farewell = Farewell(self._host, self._executor, self._epochs, self.channel, deposit)
         self._vigil = Vigil(self._host, self._epochs, self.channel, start["linger"])
         if start["epoch"] is not None:
-            self._epochs.last_seq = restore(start, keeper, self._checkpointer, self._host)
+            self._epochs.last_seq = restore(start, deposit, self._checkpointer, self._host)
 
     def _fail(self, kind: str, error: OutlastError, **fields: int) -> None:
         log.error("%s: %s", type(error).__name__, error, extra={"action": kind, "code": error.code})
-        self.channel.send(
-            {
-                "kind": kind,
-                "code": error.code,
-                "message": str(error),
-                "corrupt": isinstance(error, CheckpointCorrupt),
-                **fields,
-            }
-        )
+        corrupt = isinstance(error, CheckpointCorrupt)
+        said = {"kind": kind, "code": error.code, "message": str(error), "corrupt": corrupt}
+        self.channel.send({**said, **fields})
 
     # -- for the pulse thread -------------------------------------------------------------------
 
@@ -235,12 +230,15 @@ class Worker:
             executor.linger(SHORT_WAIT, link.has_more)
         self._flush(idle=not link.more)
         now = time.monotonic()
-        if now >= self._chores_at or self._epochs.has_news or self._farewell.waiting:
+        if now >= self._chores_at or self._has_news() or self._farewell.waiting:
             self._chores_at = now + CHORES_INTERVAL
             self._housekeeping()
 
+    def _has_news(self) -> bool:
+        return self._epochs.has_news or self._seals.in_hand
+
     def _timeout(self) -> float:
-        if self._inbox or self._epochs.has_news:
+        if self._inbox or self._has_news():
             return 0.0
         return 0.005 if self._farewell.waiting else min(self._intake.patience, self._link.heartbeat)
 
@@ -269,18 +267,13 @@ class Worker:
         self._adoption.step()
         if self.may_act():
             self._vigil.step()
+        self._seals.step()
         self._farewell.step()
 
     def _lost(self, reason: str) -> None:
-        log.info(
-            "client detached: %s",
-            reason,
-            extra={
-                "action": "detached",
-                "session": self._session_id,
-                "kept": self._host.cached_bytes,
-            },
-        )
+        kept = self._host.cached_bytes
+        extra = {"action": "detached", "session": self._session_id, "kept": kept}
+        log.info("client detached: %s", reason, extra=extra)
         self._host.lost()
         self._intake.clear()
         self._link.forget()
@@ -350,6 +343,7 @@ class Worker:
         self._lost("it said good-bye")
         if message["end"]:
             self._checkpointer.cancelled.set()  # nobody will want what is being saved
+            self._seals.stop()
             self._ended = True
             self.channel.send({"kind": "ended"})
 

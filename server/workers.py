@@ -256,6 +256,11 @@ def _error(message: Json) -> OutlastError | None:
     return error(message["error"], corrupt=message.get("corrupt", False))
 
 
+def crashed(code: int) -> bool:
+    """Return whether a process that ended with this code did it to itself."""
+    return code > 0 or -code in CRASH_SIGNALS
+
+
 class CrashCount:
     """Deaths of one session's workers: the same call again and again parks the session."""
 
@@ -302,8 +307,7 @@ class CrashCount:
         A death by SIGKILL between calls is somebody else's doing and does not count, nor
         does an exit before the worker was ``ready``: its client is told at once.
         """
-        failed = code > 0 and code != DIVERGED and ready
-        own_doing = -code in CRASH_SIGNALS or failed
+        own_doing = crashed(code) and code != DIVERGED and (ready or code < 0)
         if not own_doing and not op:
             return ""
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"

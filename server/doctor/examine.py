@@ -55,8 +55,8 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
     if code:
         return {**found, "error": f"it gives no memory: {code!s}"}
     try:
-        for part in driver.share():
-            os.close(part.descriptor)
+        for piece in driver.pieces():
+            os.close(driver.share(piece))
     except OutlastError as error:
         found["shared"] = str(error)
     calls.cuMemFree(address)

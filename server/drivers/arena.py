@@ -20,7 +20,7 @@ A range that is given out again within a session holds what it held, as with `cu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,6 +81,8 @@ class Arena:
         Knows the work on the device.
     patience
         Seconds that an allocation waits for freed memory before it fails.
+    on_unmap
+        Told of each chunk that is about to be unmapped.
 
     Raises
     ------
@@ -99,8 +101,9 @@ class Arena:
         size: int,
         fences: Fences,
         patience: float = PATIENCE,
+        on_unmap: Callable[[Chunk], None] = lambda chunk: None,
     ) -> None:
-        self._fences, self._patience = fences, patience
+        self._fences, self._patience, self._on_unmap = fences, patience, on_unmap
         self._placement = Placement(base, size)
         self._memory = PhysicalMemory(cuda, device)
         self._mapped: dict[int, Mapped] = {}
@@ -353,4 +356,5 @@ class Arena:
         chunk = mapped.chunk
         del self._mapped[chunk.address], self._empty[chunk.address]
         self._reclaimable -= chunk.size
+        self._on_unmap(chunk)
         self._memory.unmap(chunk, mapped.memory)

@@ -11,6 +11,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: Grid, block and dynamic shared memory of a launch.
 Shape = tuple[int, int, int, int, int, int, int]
@@ -74,6 +75,14 @@ class Region:
     kind: str = "alloc"
 
 
+class Piece(NamedTuple):
+    """Device memory that can be shared as a whole."""
+
+    device: int
+    address: int
+    size: int  # bytes
+
+
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
     """Device memory that outlives its process while somebody holds the descriptor."""
@@ -116,6 +125,10 @@ class Driver(ABC):
     name: str
     #: Opaque number the executor sets before each call (the call's seq); faults name it.
     tag: int = 0
+
+    #: Told of each `Piece` that is about to be given up, by device and address: as long as
+    #: anybody has a descriptor of it, it is not free.
+    on_give_up: Callable[[int, int], None] | None = None
 
     @abstractmethod
     def devices(self) -> Sequence[DeviceInfo]:
@@ -253,10 +266,14 @@ class Driver(ABC):
         """Copy ``data`` into a region of the idle device."""
 
     @abstractmethod
-    def share(self) -> list[SharedMemory]:
-        """Return descriptors of the memory of all allocations; they are the caller's to close.
+    def pieces(self) -> list[Piece]:
+        """Return the pieces of memory in which allocations live."""
 
-        Only while the device is idle; what changes behind it may or may not be in them.
+    @abstractmethod
+    def share(self, piece: Piece) -> int:
+        """Return a descriptor of a piece; it is the caller's to close.
+
+        What the device does while it is not idle may or may not be in it.
 
         Raises
         ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ class Claim:
     manifest: int
     #: Device memory, in the order in which it was added.
     chunks: list[Chunk]
+    #: The keeper looks at the page's mark; one of an older version does not.
+    marks: bool
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -48,10 +51,13 @@ class Keeper:
     ----------
     state : Path
         The server's state folder.
+    timeout : float
+        Seconds that an answer may take.
     """
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, timeout: float = TIMEOUT) -> None:
         self._path = state / SOCKET_NAME
+        self._timeout = timeout
         self._socket: socket.socket | None = None
 
     def start(self, ttl: float) -> None:
@@ -112,7 +118,7 @@ class Keeper:
             close_all(fds)
             raise KeeperError(f"the keeper's answer is wrong: {error}", reason="invalid") from error
         os.close(index)
-        return Claim(page, manifest, chunks)
+        return Claim(page, manifest, chunks, bool(answer.get("marks")))
 
     def add(self, session: str, token: int, chunk: tuple[int, int, int], fd: int) -> None:
         """Hand over a chunk, ``(device, address, size)``; the keeper has its own descriptor."""
@@ -128,6 +134,11 @@ class Keeper:
     def seal(self, session: str, token: int, seq: int, epoch: int) -> None:
         """Say that the memory is at rest behind call ``seq``, as a sealed epoch describes it."""
         self._tell({"op": "seal", "session": session, "token": token, "seq": seq}, [epoch])
+
+    def rest(self, session: str, token: int, seq: int, mark: int, epoch: int) -> None:
+        """Say the same for as long as the session's page begins with a mark, which is not 0."""
+        message = {"op": "rest", "session": session, "token": token, "seq": seq, "mark": mark}
+        self._tell(message, [epoch])
 
     def unseal(self, session: str, token: int) -> None:
         """Say that the memory changes again."""
@@ -166,6 +177,12 @@ class Keeper:
                     raise KeeperError(text, reason="unreachable") from error
             time.sleep(RETRY)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, and the keeper has not ended."""
+        # It sends nothing by itself: what could be read is the end.
+        return self._socket is not None and not select.select([self._socket], [], [], 0)[0]
+
     def close(self) -> None:
         """Close the connection; the keeper goes on."""
         if self._socket is not None:
@@ -175,7 +192,7 @@ class Keeper:
     def _connect(self) -> None:
         if self._socket is not None:
             return
-        self._socket = unix_sockets.connect(self._path, socket.SOCK_SEQPACKET, TIMEOUT)
+        self._socket = unix_sockets.connect(self._path, socket.SOCK_SEQPACKET, self._timeout)
 
     def _spawn(self, ttl: float) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "outlast.server.keeper", "--socket"]

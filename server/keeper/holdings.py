@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import time
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from dataclasses import dataclass, field
 from outlast.server.keeper.messages import Json, close_all
 
 PAGE_SIZE = 4096  # bytes
+#: Bytes of the page's mark, an unsigned number at its start; 0: the session may have changed.
+MARK_SIZE = 8
+#: Holders that begin from one seal: whatever ends them all might be in it.
+MOST_BEGINNINGS = 3
 
 
 class Refused(Exception):
@@ -88,6 +93,10 @@ class Holding:
     manifest: int = -1
     #: The last call in it.
     seq: int = 0
+    #: What the page says for as long as the memory is as the epoch has it; 0: that is for good.
+    mark: int = 0
+    #: Holders that have begun from it.
+    beginnings: int = 0
     #: When the last holder was seen dead; None while one lives.
     alone_since: float | None = None
 
@@ -95,6 +104,25 @@ class Holding:
     def total(self) -> int:
         """Bytes of device memory."""
         return sum(chunk.size for chunk in self.chunks.values())
+
+    @property
+    def sealed(self) -> bool:
+        """Whether there is a sealed epoch and the memory is as that has it."""
+        return self.manifest >= 0 and self.mark in (0, self._shown())
+
+    def _shown(self) -> int:
+        """Return the mark that the page shows now."""
+        return int.from_bytes(os.pread(self.page, MARK_SIZE, 0), "little")
+
+    def show(self, mark: int) -> None:
+        """Have the seal hold while the page has a mark, which is put there."""
+        self.mark = mark
+        os.pwrite(self.page, mark.to_bytes(MARK_SIZE, "little"), 0)
+
+    def set_manifest(self, manifest: int, seq: int, mark: int) -> None:
+        """Take a sealed epoch, whose descriptor is ours from now on."""
+        self.drop_manifest()
+        self.manifest, self.seq, self.mark, self.beginnings = manifest, seq, mark, 0
 
     def drop_manifest(self) -> None:
         """Forget the sealed epoch."""
@@ -140,13 +168,10 @@ class Holdings:
             ``fenced``: a higher token has been here. ``held``: the process of a lower token
             lives, and nothing in CUDA would keep it from writing.
         """
+        self.expire()
         holding = self._sessions.get(session)
         if holding is None:
-            page = os.memfd_create("outlast-page", os.MFD_CLOEXEC)
-            os.ftruncate(page, PAGE_SIZE)
-            holding = Holding(session, token, page, Holder(pid))
-            self._sessions[session] = holding
-            return holding
+            return self._begin(session, token, pid)
         self._check_token(holding, token)
         if holding.holder.pid == pid and holding.holder.alive:
             if holding.token != token:
@@ -156,8 +181,21 @@ class Holdings:
             raise Refused("held", f"process {holding.holder.pid} still holds {session!r}")
         if holding.token == token:
             raise Refused("fenced", f"token {token} of {session!r} has been used")
+        if holding.beginnings >= MOST_BEGINNINGS:
+            self._drop(holding)
+            return self._begin(session, token, pid)
+        holding.beginnings += 1
+        if holding.sealed and not holding.mark:
+            # It was good for as long as nobody could change anything.
+            holding.show(secrets.randbits(63) | 1)
         holding.holder.close()
         holding.holder, holding.token, holding.alone_since = Holder(pid), token, None
+        return holding
+
+    def _begin(self, session: str, token: int, pid: int) -> Holding:
+        page = os.memfd_create("outlast-page", os.MFD_CLOEXEC)
+        os.ftruncate(page, PAGE_SIZE)
+        holding = self._sessions[session] = Holding(session, token, page, Holder(pid))
         return holding
 
     def held_by(self, session: str, token: int, pid: int) -> Holding:
@@ -188,27 +226,32 @@ class Holdings:
         if holding is None:
             return False
         self._check_token(holding, token)
-        del self._sessions[session]
-        holding.close()
+        self._drop(holding)
         return True
 
-    def expire(self) -> list[str]:
-        """Give back what has been without a living holder for too long; return the sessions."""
+    def expire(self) -> None:
+        """Give back what nobody can use, and what has had no living holder for too long.
+
+        Memory whose holder died while it may have been changing is of no use to anybody.
+        """
         now = time.monotonic()
-        gone = []
         for holding in self:
             if holding.holder.alive:
                 holding.alone_since = None
+            elif not holding.sealed:
+                self._drop(holding)
             elif holding.alone_since is None:
                 holding.alone_since = now
             elif now - holding.alone_since >= self.ttl:
-                gone.append(holding.session)
-                del self._sessions[holding.session]
-                holding.close()
-        return gone
+                self._drop(holding)
+
+    def _drop(self, holding: Holding) -> None:
+        del self._sessions[holding.session]
+        holding.close()
 
     def describe(self) -> list[Json]:
-        """Return what is held, for people."""
+        """Return what is held, for programs and people."""
+        self.expire()
         now = time.monotonic()
         return [
             {
@@ -216,7 +259,8 @@ class Holdings:
                 "token": holding.token,
                 "bytes": holding.total,
                 "chunks": len(holding.chunks),
-                "sealed": holding.manifest >= 0,
+                "sealed": holding.sealed,
+                "outdated": holding.manifest >= 0 and not holding.sealed,
                 "seq": holding.seq,
                 "holder": holding.holder.pid if holding.holder.alive else 0,
                 "left": None

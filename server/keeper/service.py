@@ -18,6 +18,8 @@ from outlast.server.unix_sockets import peer_of
 PATIENCE = 1.0  # seconds
 #: How often memory that nobody holds is looked for.
 TICK = 1.0  # seconds
+#: How often it is for so long behind the end of a connection: its process may be dying.
+SOON, SOON_FOR = 0.02, 2.0  # seconds
 
 Answer = tuple[Json, list[int]]
 
@@ -50,6 +52,7 @@ class Service:
         self._listener = listener
         self._idle = idle
         self._used = time.monotonic()
+        self._left = 0.0
         self._peers: set[socket.socket] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -60,6 +63,7 @@ class Service:
             "end": self._end,
             "keep": self._keep,
             "list": self._list,
+            "rest": self._rest,
             "seal": self._seal,
             "unseal": self._unseal,
         }
@@ -68,7 +72,7 @@ class Service:
         """Serve until nothing is held and nobody has asked for a while."""
         try:
             while not self._over():
-                for key, _ in self._selector.select(min(TICK, self._idle)):
+                for key, _ in self._selector.select(min(self._tick(), self._idle)):
                     if key.fileobj is self._listener:
                         self._accept()
                     elif isinstance(key.fileobj, socket.socket):
@@ -84,6 +88,9 @@ class Service:
         self._listener.close()
         self._selector.close()
         self.holdings.close()
+
+    def _tick(self) -> float:
+        return SOON if time.monotonic() - self._left < SOON_FOR and len(self.holdings) else TICK
 
     def _over(self) -> bool:
         if self._peers or len(self.holdings):
@@ -102,6 +109,7 @@ class Service:
             self._selector.register(peer, selectors.EVENT_READ)
 
     def _leave(self, peer: socket.socket) -> None:
+        self._left = time.monotonic()
         self._peers.discard(peer)
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
@@ -136,11 +144,11 @@ class Service:
 
     def _claim(self, message: Json, fds: list[int], pid: int) -> Answer:
         holding = self.holdings.claim(_session(message), _number(message, "token"), pid)
-        manifest = [holding.manifest] if holding.manifest >= 0 else []
+        manifest = [holding.manifest] if holding.sealed else []
         fds.append(_index(holding))  # closed with what came
         chunks = [chunk.fd for chunk in holding.chunks.values()]
         out = [holding.page, fds[-1], *manifest, *chunks]
-        return {"sealed": bool(manifest)}, out
+        return {"sealed": bool(manifest), "marks": True}, out
 
     def _keep(self, message: Json, fds: list[int], pid: int) -> Answer:
         seconds = message.get("seconds")
@@ -177,12 +185,22 @@ class Service:
         return {}, []
 
     def _seal(self, message: Json, fds: list[int], pid: int) -> Answer:
+        """Take the seal of a session that is left for good."""
+        return self._take_seal(message, fds, pid, 0)
+
+    def _rest(self, message: Json, fds: list[int], pid: int) -> Answer:
+        """Take the seal of a session that may go on: it is good while the page has its mark."""
+        mark = _number(message, "mark")
+        if not mark:
+            raise Refused("invalid", "0 is no mark")
+        return self._take_seal(message, fds, pid, mark)
+
+    def _take_seal(self, message: Json, fds: list[int], pid: int, mark: int) -> Answer:
         holding = self._mine(message, pid)
         if len(fds) != 1:
             raise Refused("invalid", "a seal comes with one descriptor")
-        holding.seq = _number(message, "seq")
-        holding.drop_manifest()
-        holding.manifest = fds.pop()
+        seq = _number(message, "seq")
+        holding.set_manifest(fds.pop(), seq, mark)
         return {}, []
 
     def _unseal(self, message: Json, fds: list[int], pid: int) -> Answer:

@@ -208,10 +208,21 @@ class ServeConfig:
         shown="600",
         metavar="SECONDS",
     )
+    idle_seal: float = setting(
+        values.seconds(zero=True),
+        0.5,
+        "Seconds for which a session is idle before its memory is left with the keeper, so that "
+        "a worker that dies then costs nothing; 0: never.",
+        env="OUTLAST_IDLE_SEAL",
+        flag="--idle-seal",
+        shown="0.5",
+        metavar="SECONDS",
+    )
     keep_for: float = setting(
         values.seconds(zero=False),
         600.0,
-        "Seconds for which device memory that a server left behind at SIGUSR2 waits for the next.",
+        "Seconds for which device memory waits with the keeper for the next worker: after "
+        "SIGUSR2, or when the one before was killed while its session was idle.",
         env="OUTLAST_KEEP_FOR",
         flag="--keep-for",
         shown="600",

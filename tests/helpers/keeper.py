@@ -26,7 +26,8 @@ for line in sys.stdin:
         if op == "claim":
             claims.append(keeper.claim(*arguments))
             found = claims[-1]
-            answer = [os.pread(found.page, 8, 0).decode().strip(chr(0)), found.manifest >= 0]
+            note = os.pread(found.page, 8, 64).decode().strip(chr(0))
+            answer = [note, found.manifest >= 0]
             answer.append([[c.device, c.address, c.size, os.pread(c.fd, 8, 0).decode()]
                            for c in found.chunks])
         elif op == "add":
@@ -41,10 +42,18 @@ for line in sys.stdin:
             os.write(fd, text.encode())
             answer = keeper.seal(session, token, 5, fd)
             os.close(fd)
+        elif op == "rest":
+            session, token, mark, text = arguments
+            fd = os.memfd_create("manifest")
+            os.write(fd, text.encode())
+            answer = keeper.rest(session, token, 5, mark, fd)
+            os.close(fd)
+        elif op == "mark":
+            answer = os.pwrite(claims[-1].page, arguments[0].to_bytes(8, "little"), 0)
         elif op == "manifest":
             answer = os.pread(claims[-1].manifest, 100, 0).decode()
         elif op == "note":
-            answer = os.pwrite(claims[-1].page, arguments[0].encode(), 0)
+            answer = os.pwrite(claims[-1].page, arguments[0].encode(), 64)
         else:
             answer = getattr(keeper, op)(*arguments)
     except KeeperError as error:
@@ -80,6 +89,17 @@ class HolderProcess:
             if pipe is not None and not pipe.closed:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+def held(state: Path, session: str) -> dict[str, Any]:
+    """Return what a keeper has of a session; nothing if it has nothing, or none runs."""
+    keeper = Keeper(state)
+    try:
+        return next((h for h in keeper.holdings() if h["session"] == session), {})
+    except KeeperError:
+        return {}
+    finally:
+        keeper.close()
 
 
 def running(state: Path) -> bool:

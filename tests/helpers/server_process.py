@@ -16,6 +16,8 @@ from pathlib import Path
 DEADLINE = 30.0  # seconds
 #: The device of servers that are told none.
 DEVICE = os.environ.get("TESTED_DEVICE", "emulated")
+#: Where a session comes from must not depend on how long a test lets it stand idle.
+SETTINGS = {"OUTLAST_DEVICE": DEVICE, "OUTLAST_IDLE_SEAL": "0"}
 
 
 def assert_eventually(
@@ -97,7 +99,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "OUTLAST_DEVICE": DEVICE, **self.environment},
+                env={**os.environ, **SETTINGS, **self.environment},
                 start_new_session=True,
             )
         return self.process

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from outlast.errors import CheckpointError
-from outlast.server.drivers.base import DeviceInfo, Driver, OwnedRegion, Region, SharedMemory
+from outlast.server.drivers.base import DeviceInfo, Driver, OwnedRegion, Piece, Region, SharedMemory
 from outlast.server.drivers.cuda.modules import ModuleCalls
 from outlast.server.drivers.cuda.state import result_name
 from outlast.server.drivers.cuda.transfer import Transfer
@@ -150,20 +150,23 @@ class CudaDriver(ModuleCalls, Driver):
 
     # -- from process to process ---------------------------------------------------------------
 
-    def share(self) -> list[SharedMemory]:
-        """Return descriptors of the chunks in which something lives."""
-        shared: list[SharedMemory] = []
-        for device in self._devices:
-            for chunk in device.arena.chunks():
-                error, descriptor = device.arena.share(chunk)
-                if error:
-                    for part in shared:
-                        os.close(part.descriptor)
-                    raise CheckpointError(
-                        f"the memory at {chunk.address:#x} cannot be shared: {result_name(error)}"
-                    )
-                shared.append(SharedMemory(device.info.ordinal, *chunk, descriptor))
-        return shared
+    def pieces(self) -> list[Piece]:
+        """Return the chunks in which something lives."""
+        return [
+            Piece(device.info.ordinal, *chunk)
+            for device in self._devices
+            for chunk in device.arena.chunks()
+        ]
+
+    def share(self, piece: Piece) -> int:
+        """Return a descriptor of a chunk's memory."""
+        arena = self._devices[piece.device].arena
+        error, descriptor = arena.share(Chunk(piece.address, piece.size))
+        if error:
+            raise CheckpointError(
+                f"the memory at {piece.address:#x} cannot be shared: {result_name(error)}"
+            )
+        return descriptor
 
     def adopt(self, memory: Sequence[SharedMemory], allocations: Sequence[OwnedRegion]) -> int:
         """Map shared memory where it was, with the allocations that live in it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +29,7 @@ from outlast.server.drivers.cuda.staging import Staging
 from outlast.server.drivers.cuda.timeline import AHEAD, PLAIN, Timeline
 from outlast.server.drivers.cuda.transfer import Transfer
 from outlast.server.drivers.cuda.watchers import Watchers
+from outlast.server.drivers.placement import Chunk
 from outlast.session.cuda import is_sticky
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class DriverState:
     """
 
     tag: int
+    on_give_up: Callable[[int, int], None] | None
 
     def __init__(self, *, cuda: Any = None, base: int = BASE, arena_size: int = ARENA_SIZE) -> None:
         self.cuda = cuda = _bindings() if cuda is None else cuda
@@ -97,10 +100,19 @@ class DriverState:
             info = read_device(cuda, ordinal, base=base, arena_size=arena_size)
             # Before anything else can take its addresses; this needs no context.
             arena = Arena(
-                cuda, ordinal, base=info.arena_base, size=arena_size, fences=_Fences(self)
+                cuda,
+                ordinal,
+                base=info.arena_base,
+                size=arena_size,
+                fences=_Fences(self),
+                on_unmap=functools.partial(self._give_up, ordinal),
             )
             found.append(Device(info, arena))
         return found
+
+    def _give_up(self, device: int, chunk: Chunk) -> None:
+        if self.on_give_up is not None:
+            self.on_give_up(device, chunk.address)
 
     # -- contexts ------------------------------------------------------------------------------
 

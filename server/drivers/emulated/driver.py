@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from outlast.server.drivers.base import (
     Fault,
     ModuleInfo,
     OwnedRegion,
+    Piece,
     Region,
     SharedMemory,
 )
@@ -190,20 +190,20 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         target = self.view(region)[offset : offset + data.nbytes]
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
-    def share(self) -> list[SharedMemory]:
-        """Return a descriptor of each device's memory in which something lives."""
-        shared: list[SharedMemory] = []
+    def pieces(self) -> list[Piece]:
+        """Return each device's memory in which something lives, with the size that is used."""
+        return [
+            Piece(device.info.ordinal, device.arena.base, device.arena.used)
+            for device in self._devices
+            if device.arena.live
+        ]
+
+    def share(self, piece: Piece) -> int:
+        """Return a descriptor of a device's memory."""
         try:
-            for device in self._devices:
-                arena = device.arena
-                if arena.live:
-                    where = device.info.ordinal, arena.base, arena.used
-                    shared.append(SharedMemory(*where, arena.share()))
+            return self._devices[piece.device].arena.share()
         except OSError as error:
-            for part in shared:
-                os.close(part.descriptor)
             raise CheckpointError(f"device memory cannot be shared: {error}") from error
-        return shared
 
     def adopt(self, memory: Sequence[SharedMemory], allocations: Sequence[OwnedRegion]) -> int:
         """Take over shared memory and what lives in it, at the same addresses."""

@@ -72,3 +72,24 @@ def test_allocations_without_their_memory_are_not_taken_over(cuda: Any, make_are
         arena.close()
     os.close(first)
     os.close(second)
+
+
+def test_whoever_has_a_descriptor_is_told_before_memory_is_given_up(
+    cuda: Any, make_arena: Any
+) -> None:
+    given_up = []
+
+    def note(chunk: Chunk) -> None:
+        given_up.append((chunk, int(cuda.cuMemGetInfo()[1])))
+
+    arena = make_arena(on_unmap=note)
+    small, large = allocate(arena, MIB), allocate(arena, 300 * MIB)
+    chunks = arena.chunks()
+    for address in (small, large):
+        arena.release(address)
+    before = free_bytes(cuda, arena) - arena.reclaimable
+    # What is more than is kept goes at once, the rest when there is need.
+    assert [chunk for chunk, _ in given_up] == [chunks[1]]
+    arena.reclaim()
+    assert given_up[1] == (chunks[0], before)
+    assert free_bytes(cuda, arena) == DEVICE

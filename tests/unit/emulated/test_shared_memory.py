@@ -12,6 +12,11 @@ from outlast.server.drivers.base import OwnedRegion, SharedMemory
 INVALID_VALUE = 1
 
 
+def share(host: Any) -> list[SharedMemory]:
+    """Return descriptors of a device's memory."""
+    return [SharedMemory(*piece, host.cuda.share(piece)) for piece in host.cuda.pieces()]
+
+
 def adopt(host: Any, memory: list[SharedMemory], live: dict[int, int]) -> int:
     """Have a device take memory over, with the allocations that live in it."""
     return host.cuda.adopt(memory, [OwnedRegion(0, a, n, host.context) for a, n in live.items()])
@@ -35,7 +40,7 @@ def test_what_lives_is_there_again_and_all_else_is_zero(make_host: Any) -> None:
     kept, freed, last = first.put(data), first.put(data), first.put(data[:5])
     check(first.cuda.cuMemFree(freed))
     first.module("language")  # its variables lie in the same memory
-    memory = first.cuda.share()
+    memory = share(first)
     # Not a copy: what is done behind it is in it.
     check(first.cuda.cuMemsetD32(kept, 7, 1))
     check(first.cuda.cuCtxSynchronize())
@@ -58,11 +63,11 @@ def test_what_lives_is_there_again_and_all_else_is_zero(make_host: Any) -> None:
 def test_memory_of_another_arena_is_refused(make_host: Any) -> None:
     first, second = make_host(), make_host(arena_size=32 << 30)
     address = first.put(np.arange(5))
-    memory = first.cuda.share()
+    memory = share(first)
     assert adopt(second, memory, {second.cuda.devices()[0].arena_base + (2 << 20): 40}) != 0
     assert adopt(second, [], {address: 40}) == INVALID_VALUE
     close(memory)
 
 
 def test_a_device_without_allocations_shares_nothing(make_host: Any) -> None:
-    assert make_host().cuda.share() == []
+    assert make_host().cuda.pieces() == []

@@ -16,6 +16,7 @@ from helpers.server_process import assert_eventually
 
 from outlast.errors import KeeperError
 from outlast.server.keeper.client import Keeper
+from outlast.server.keeper.holdings import MOST_BEGINNINGS
 from outlast.server.keeper.messages import FDS_PER_MESSAGE
 
 Start = Callable[[], HolderProcess]
@@ -50,12 +51,13 @@ def test_lower_and_used_tokens_are_refused(keeper: Keeper, holder: Start) -> Non
     first.ask("claim", "train", 7)
     assert first.ask("claim", "train", 7) == ["", False, []]  # asked again, the same
     assert first.ask("claim", "train", 8) == "refused: invalid"
+    first.ask("seal", "train", 7, "manifest")
     first.kill()
     second = holder()
     assert second.ask("claim", "train", 6) == "refused: fenced"
     assert second.ask("claim", "train", 7) == "refused: fenced"
     assert second.ask("end", "train", 6) == "refused: fenced"
-    assert second.ask("claim", "train", 8) == ["", False, []]
+    assert second.ask("claim", "train", 8) == ["", True, []]
 
 
 def test_only_the_holder_changes_what_is_held(keeper: Keeper, holder: Start) -> None:
@@ -85,6 +87,103 @@ def test_what_changes_after_a_seal_breaks_it(keeper: Keeper, holder: Start) -> N
     assert not keeper.holdings()[0]["sealed"]
 
 
+MARK = 0x0123456789ABCDEF
+
+
+def test_a_seal_holds_while_the_page_says_so(keeper: Keeper, holder: Start) -> None:
+    process = holder()
+    process.ask("claim", "train", 1)
+    assert process.ask("rest", "train", 1, 0, "manifest") == "refused: invalid"
+    assert process.ask("rest", "train", 1, MARK, "manifest") is None
+    states = []
+    for mark in (0, MARK, MARK + 1, MARK, 0):
+        process.ask("mark", mark)
+        (entry,) = keeper.holdings()
+        states.append((entry["sealed"], entry["outdated"]))
+    assert states == [(mark == MARK, mark != MARK) for mark in (0, MARK, MARK + 1, MARK, 0)]
+    process.ask("rest", "train", 1, MARK + 2, "manifest")
+    process.ask("mark", MARK)  # of the seal before
+    assert not keeper.holdings()[0]["sealed"]
+
+
+def test_memory_at_rest_is_for_the_next_holder(keeper: Keeper, holder: Start) -> None:
+    first = holder()
+    first.ask("claim", "train", 1)
+    first.ask("add", "train", 1, CHUNK, "weights")
+    first.ask("rest", "train", 1, MARK, "manifest")
+    first.ask("mark", MARK)
+    first.kill()
+    second = holder()
+    _, sealed, chunks = second.ask("claim", "train", 2)
+    assert (sealed, chunks) == (True, [[*CHUNK, "weights"]])
+    assert second.ask("manifest") == "manifest"
+    # It is as it was, until the new holder says that it is not.
+    assert keeper.holdings()[0]["sealed"]
+    second.ask("mark", 0)
+    second.kill()
+    assert holder().ask("claim", "train", 3) == ["", False, []]
+
+
+def test_a_seal_for_good_is_good_until_the_next_holder_changes_something(
+    keeper: Keeper, holder: Start
+) -> None:
+    first, second = holder(), holder()
+    first.ask("claim", "train", 1)
+    first.ask("seal", "train", 1, "manifest")
+    first.ask("mark", 0)
+    assert keeper.holdings()[0]["sealed"]
+    first.kill()
+    assert second.ask("claim", "train", 2)[1]
+    assert keeper.holdings()[0]["sealed"]
+    second.ask("mark", 0)
+    assert not keeper.holdings()[0]["sealed"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_memory_that_was_changing_is_given_back_when_its_holder_dies(
+    keeper: Keeper, holder: Start, state: Path, sealed: bool
+) -> None:
+    process = holder()
+    process.ask("claim", "train", 1)
+    process.ask("add", "train", 1, CHUNK, "x")
+    if sealed:
+        process.ask("rest", "train", 1, MARK, "manifest")
+        process.ask("mark", MARK)
+        process.ask("mark", 0)
+    assert open_chunks(keeper_pid(state)) == 1
+    process.kill()
+    # By itself: whoever needs the memory does not know of this session.
+    assert_eventually(lambda: not open_chunks(keeper_pid(state)), "it is given back", 5)
+    assert keeper.holdings() == []
+
+
+def test_a_seal_from_which_all_holders_die_is_not_tried_for_ever(
+    keeper: Keeper, holder: Start
+) -> None:
+    process = holder()
+    process.ask("claim", "train", 1)
+    process.ask("rest", "train", 1, MARK, "manifest")
+    process.ask("mark", MARK)
+    process.kill()
+    found = []
+    for token in range(2, 8):
+        process = holder()
+        found.append(process.ask("claim", "train", token)[1])
+        process.kill()
+    assert found == [True] * MOST_BEGINNINGS + [False] * (6 - MOST_BEGINNINGS)
+
+
+def test_a_holder_that_seals_anew_may_be_followed_as_often_again(
+    keeper: Keeper, holder: Start
+) -> None:
+    for token in range(1, 8):
+        process = holder()
+        assert process.ask("claim", "train", token)[1] is (token > 1)
+        process.ask("rest", "train", token, MARK + token, "manifest")
+        process.ask("mark", MARK + token)
+        process.kill()
+
+
 def test_a_chunk_is_held_once_and_dropped_once(keeper: Keeper, holder: Start) -> None:
     process = holder()
     process.ask("claim", "train", 1)
@@ -102,6 +201,7 @@ def test_more_chunks_than_one_message_carries(keeper: Keeper, holder: Start) -> 
     for number in range(count):
         assert first.ask("add", "train", 1, [0, number << 21, 2 << 20], str(number)) is None
     assert keeper.holdings()[0]["bytes"] == count * (2 << 20)
+    first.ask("seal", "train", 1, "manifest")
     first.kill()
     second = holder()
     _, _, chunks = second.ask("claim", "train", 2)
@@ -130,8 +230,9 @@ def test_memory_that_nobody_claims_is_given_back_in_the_end(state: Path, holder:
     keeper = Keeper(state)
     keeper.start(ttl=0.5)
     process = holder()
-    process.ask("claim", "train", 1)
-    process.ask("claim", "other", 1)
+    for session in ("train", "other"):
+        process.ask("claim", session, 1)
+        process.ask("seal", session, 1, "manifest")
     time.sleep(1.2)  # longer than its life without a holder: it has one
     assert len(keeper.holdings()) == 2
     process.kill()
@@ -144,7 +245,9 @@ def test_the_next_server_says_how_long_a_running_keeper_keeps(
 ) -> None:
     process = holder()
     process.ask("claim", "train", 1)
+    process.ask("seal", "train", 1, "manifest")
     process.kill()
+    assert keeper.holdings()
     pid = keeper_pid(state)
     second = Keeper(state)
     second.start(ttl=0.1)  # the first one said a minute
@@ -180,6 +283,7 @@ def test_it_outlives_whoever_started_it(state: Path, holder: Start) -> None:
     pid = keeper_pid(state)
     process = holder()
     process.ask("claim", "train", 1)
+    process.ask("seal", "train", 1, "manifest")
     for number in (15, 2, 1):  # as a whole process group gets them
         os.kill(pid, number)
     process.kill()

@@ -128,3 +128,11 @@ def test_a_downgrade_takes_the_journal_back(journal, capsys):
     engine = open_engine(journal)
     assert migrations.current_revision(engine) is None
     engine.dispose()
+
+
+def test_what_is_kept_is_asked_of_a_folder_that_a_server_has_used(tmp_path, capsys):
+    assert cli.main(["keeper", "list", "--state", str(tmp_path / "mistyped")]) == 2
+    assert "no server has used the state folder" in capsys.readouterr().err
+    (tmp_path / "server.lock").touch()
+    assert cli.main(["keeper", "list", "--state", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing is kept\n"

@@ -306,3 +306,18 @@ def test_memory_in_a_streams_order_goes_with_the_streams_context(executor):
     assert allocation.context == context
     executor.run(5, 1, 0, BIND + wire.pack_record(Op.CTX_DESTROY, context), [])
     assert executor.allocations == {}
+
+
+def test_whoever_counts_on_the_session_is_told_before_anything_changes_it(executor):
+    told: list[int] = []
+    executor.rest.at_end = lambda: told.append(len(executor.allocations))
+    executor.run(2, 1, 0, BIND + ALLOC, [])
+    executor.run(3, 0, 0, BIND + MEM_INFO, [])  # asks
+    executor.run(2, 1, 1, BIND + ALLOC, [])  # has been done
+    assert told == [0]
+    executor.run(3, 2, 0, BIND + MEM_INFO + ALLOC + ALLOC, [])
+    assert told == [0, 1]
+    executor.driver.fault = lambda: Fault(700, 2, "stray")
+    executor.settle()
+    assert told == [0, 1, 3]
+    assert executor.poisoned

@@ -75,6 +75,9 @@ class InlineGateway:
         self.before: Callable[[], None] = lambda: None
         self.database = self
         self.relay = SimpleNamespace(worker_gone=lambda endpoints: None)
+        #: Sessions whose memory was given back, with the token.
+        self.forgotten: list[tuple[str, int]] = []
+        self.kept = SimpleNamespace(forget=lambda *what: self.forgotten.append(what))
         self.sessions = SessionTable(self, WorkerPool("emulated"))  # type: ignore[arg-type]
 
     @property
@@ -322,3 +325,41 @@ def test_deaths_of_a_session_are_remembered_while_it_has_no_worker(
     gateway.sessions.tidy(entry)
 
     assert gateway.sessions.entry("train") is entry
+
+
+KILLED, SEGFAULT, FAILED = -9, -11, 1
+
+
+@pytest.mark.parametrize(("code", "used"), [(KILLED, True), (SEGFAULT, False), (FAILED, False)])
+def test_only_what_a_killed_worker_has_left_with_the_keeper_is_good_for_another(
+    gateway: InlineGateway, entry: SessionEntry, code: int, used: bool
+) -> None:
+    worker: Any = entry.worker
+    worker.in_hand = 7, ""
+
+    gateway.sessions._on_death(entry, worker, code, ready=True)
+
+    assert gateway.forgotten == ([] if used else [("train", 1)])
+
+
+@pytest.mark.parametrize("how", ["ended", "taken over", "restarted"])
+def test_what_a_worker_has_left_is_given_back_when_its_session_is_over_for_us(
+    gateway: InlineGateway, entry: SessionEntry, how: str
+) -> None:
+    worker: Any = entry.worker
+    worker.process.returncode = None  # it still runs
+    ended = []
+    gateway.sessions.departures.await_end = (  # type: ignore[method-assign]
+        lambda process, then=lambda code: None: ended.append(then)
+    )
+
+    if how == "ended":
+        gateway.sessions._on_worker(entry, {"kind": "ended"})
+    elif how == "taken over":
+        gateway.sessions.keep_only({"train": 2})
+    else:
+        gateway.sessions.close_worker(entry)  # another worker goes on
+
+    assert gateway.forgotten == []  # it could leave something still
+    ended[0](0)
+    assert gateway.forgotten == [("train", 0 if how == "restarted" else 1)]
