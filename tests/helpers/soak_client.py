@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,15 @@ class SoakClient:
         with self._moved:
             self._moved.wait_for(lambda: reached() or not self._reader.is_alive(), timeout)
             return reached() and self.report is None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the process for the length of a block: its session stands idle."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def wait(self, timeout: float) -> int | None:
         """Return the exit code, None if the program does not end in time."""

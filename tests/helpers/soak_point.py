@@ -6,16 +6,17 @@ server must stop with everything saved, no process may be left and no session pa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from helpers.faults import Fault, inject, stop
-from helpers.keeper import keeper_pids
+from helpers.keeper import held, keeper_pids
 from helpers.server_process import ServerProcess, kill
 from helpers.soak_client import NAMES, SoakClient
 
@@ -32,6 +33,17 @@ INTERVALS = (0.3, 0.3, 0.3, 0.3, 0.1, 1.0, 0.0)
 #: Environment variable that marks every process of a point.
 MARK = "SOAK_POINT"
 LEFT_DEADLINE = 5.0  # seconds
+#: When sessions are sealed that stand idle.
+IDLE_SEAL = 0.05  # seconds
+#: How long a session that stands still is waited for until it is sealed.
+REST_DEADLINE = 3.0  # seconds
+#: Faults that may befall a session that stands still: they do not wait for its program.
+WHILE_IDLE = frozenset(
+    {
+        *(Fault.RESTART, Fault.KILL_WORKER, Fault.KILL_GATEWAY, Fault.KILL_ALL),
+        *(Fault.LEAVE, Fault.HAND_OVER, Fault.ROT),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,8 @@ class PlannedFault:
     fault: Fault
     share: float | None
     delay: float
+    #: The program stands still before.
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,10 @@ class Plan:
             if fault is Fault.ROT and any(planned.fault is fault for planned in faults):
                 fault = Fault.KILL_ALL  # two epochs are kept: a second loss may be one too many
             faults.append(PlannedFault(fault, None if soon else share, delay))
+        faults = [
+            replace(planned, idle=chance.random() < 0.4 and planned.fault in WHILE_IDLE)
+            for planned in faults
+        ]
         return cls(seed, program or name, program_seed, interval, tuple(faults))
 
 
@@ -120,7 +138,7 @@ class Point:
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'state' / 'journal.db'}"
         self._mark = {MARK: f"{os.getpid()}:{folder}:"}
-        interval = ["--checkpoint-interval", str(plan.interval)]
+        interval = ["--checkpoint-interval", str(plan.interval), "--idle-seal", str(IDLE_SEAL)]
         environment = {**self._mark, "OUTLAST_DATABASE": self.database}
         self._server = ServerProcess(folder / "state", [*interval, *(arguments or [])], environment)
 
@@ -170,9 +188,18 @@ class Point:
             if client.ended:
                 return
             step = client.step
-            hit = inject(planned.fault, self._server, chance)
+            with client.paused() if planned.idle else contextlib.nullcontext():
+                sealed = planned.idle and self._come_to_rest()
+                hit = inject(planned.fault, self._server, chance)
             happened = {"fault": planned.fault, "step": step, "hit": hit, "late": client.ended}
+            if planned.idle:
+                happened["sealed"] = sealed
             outcome.faults.append(happened)
+
+    def _come_to_rest(self) -> bool:
+        """Wait until the session is sealed, if it comes to that."""
+        state = self._server.state
+        return _within(REST_DEADLINE, lambda: bool(held(state, "soak").get("sealed")))
 
     def _end(self, client: SoakClient, outcome: Outcome) -> dict[str, Any] | None:
         code = client.wait(DEADLINE)
@@ -183,7 +210,8 @@ class Point:
             last = client.errors().strip().splitlines()[-3:]
             outcome.problems.append(f"the program ended with {code}: {' | '.join(last)}")
             return None
-        outcome.statistics = client.report["statistics"]
+        from_keeper = self._server.log_text().count("kept=True")
+        outcome.statistics = {**client.report["statistics"], "from_keeper": from_keeper}
         result: dict[str, Any] = client.report["result"]
         return result
 

@@ -102,6 +102,7 @@ class Soak:
             "faults": len(happened),
             "by_kind": {fault: Counter(happened)[fault] for fault in Fault},
             "replayed_calls": sum(o.statistics.get("replayed_calls", 0) for o in self.outcomes),
+            "from_keeper": sum(o.statistics.get("from_keeper", 0) for o in self.outcomes),
             "reconnects": sum(o.statistics.get("reconnects", 0) for o in self.outcomes),
             "median_stall_s": round(statistics.median(stalls), 3) if stalls else 0.0,
             "max_stall_s": max(stalls, default=0.0),
