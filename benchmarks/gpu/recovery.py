@@ -21,13 +21,17 @@ sys.path.insert(0, str(HERE.parent))
 from harness import Server, longest_call, report, report_replacement  # noqa: E402
 
 import outlast.shim.driver as cuda  # noqa: E402
+from outlast.errors import KeeperError  # noqa: E402
 from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
+from outlast.server.keeper.client import Keeper  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 SIZES = (64 * MIB, 1 * GIB, 4 * GIB)
 #: Memory that is handed from server to server; nothing of it is copied.
 HANDED_OVER = (1 * GIB, 8 * GIB, 64 * GIB)
 DEADLINE = 120.0  # seconds
+#: How long it takes until there is a spare worker again.
+SPARE = 4.0  # seconds
 #: Beside the memory of a session's server, which may be on this host too.
 BASE = 0x1200_0000_0000
 
@@ -70,8 +74,10 @@ def saving(provider: str, folder: Path) -> None:
     try:
         ok(cuda.cuInit(0))
         ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(ok(cuda.cuDeviceGet(0))))))
-        parts = (_stalls, SIZES), (_hand_over, HANDED_OVER), (_take_over, HANDED_OVER)
-        for measure, sizes in parts:
+        for measure, sizes in (
+            *((_stalls, SIZES), (_hand_over, HANDED_OVER), (_take_over, HANDED_OVER)),
+            (_kill_idle, HANDED_OVER),
+        ):
             for size in sizes:
                 memory = ok(cuda.cuMemAlloc(size))
                 ok(cuda.cuMemsetD32(memory, size % 251, size // 4))
@@ -114,6 +120,34 @@ def _hand_over(server: Server, size: int) -> None:
     ok(cuda.cuCtxSynchronize())
     stall = time.perf_counter() - began
     report(f"restart that copies nothing, {name}: stall", stall, "s", by="outlast")
+
+
+def _kill_idle(server: Server, size: int) -> None:
+    """Kill the worker of a session that has been idle for a while."""
+    keeper = Keeper(server.state)
+    end = time.monotonic() + DEADLINE
+    while not (held := _held(keeper)).get("sealed"):
+        if time.monotonic() > end:
+            raise RuntimeError(f"the session is not sealed: {held}")
+        time.sleep(0.05)
+    time.sleep(SPARE)
+    began = time.perf_counter()
+    os.kill(held["holder"], signal.SIGKILL)
+    ok(cuda.cuCtxSynchronize())
+    stall = time.perf_counter() - began
+    found = _held(keeper)
+    keeper.close()
+    if found.get("token", 0) <= held["token"]:
+        raise RuntimeError(f"the session does not go on from the keeper: {found}")
+    report(f"worker killed while idle, {size / GIB:g} GiB: stall", stall, "s", by="outlast")
+
+
+def _held(keeper: Keeper) -> dict[str, Any]:
+    """Return what the keeper has of the only session."""
+    try:
+        return next(iter(keeper.holdings()), {})
+    except KeeperError:
+        return {}
 
 
 def _take_over(server: Server, size: int) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import ptx
-from helpers.keeper import keeper_pids
+from helpers.keeper import held, keeper_pids
 from helpers.kernels import PTX
 from helpers.program import Program, ok, running
 from helpers.program_process import ProgramProcess
-from helpers.server_process import ServerProcess, kill
+from helpers.server_process import ServerProcess, assert_eventually, kill
 
 from outlast.shim import driver as cuda
 
@@ -80,6 +82,111 @@ def test_memory_is_handed_to_the_next_server_where_it_was(
     assert not list((server.state / "checkpoints").rglob("manifest.json"))
     for pid in keeper_pids(server.state):
         kill(pid)
+
+
+@pytest.fixture
+def resting(tmp_path: Path, device: str) -> Iterator[ServerProcess]:
+    """A server whose sessions are sealed as soon as they are idle."""
+    arguments = ["--checkpoint-interval", "0", "--idle-seal", "0.1"]
+    environment = {"OUTLAST_DEVICE": device, "LUPINE_EMULATED_MEMORY": str(1 << 30)}
+    with ServerProcess(tmp_path / "state", arguments, environment) as started:
+        yield started
+    for pid in keeper_pids(started.state):
+        kill(pid)
+
+
+def come_to_rest(server: ServerProcess, program: Program) -> int:
+    """Wait until all that the program has done is sealed; return the worker's pid."""
+    seq = program.link.next_seq - 1
+    found: dict[str, Any] = {}
+
+    def sealed() -> bool:
+        found.update(held(server.state, "train"))
+        return bool(found.get("sealed")) and found["seq"] == seq
+
+    assert_eventually(sealed, "the session is sealed")
+    return int(found["holder"])
+
+
+def test_whatever_is_killed_an_idle_session_goes_on_in_its_memory(
+    resting: ServerProcess, tmp_path: Path
+) -> None:
+    """The worker alone, and everything; nothing is stored, nothing replayed."""
+    with running(resting.endpoint, "train", tmp_path / "client") as program:
+        sizes = (16, 5000, 3 << 20, 40 << 20, 300 << 20)
+        filled = {program.alloc(size): bytes([size % 251]) * 16 for size in sizes}
+        for address, data in filled.items():
+            program.write(address, data)
+        module = program.load(ptx.LIST)
+        variable = program.variable(module, "offset")
+        program.write(variable[0], (1000).to_bytes(8, "little"))
+        kernel, tape = program.new_tape()
+        for turn in range(4):
+            program.append(kernel, tape, [turn + 1])
+            worker = come_to_rest(resting, program)
+            if turn % 2:
+                resting.kill()
+                resting.start()
+            else:
+                kill(worker)
+            for address, data in filled.items():
+                assert program.read(address, 16) == data
+            assert program.read(variable[0], 8) == (1000).to_bytes(8, "little")
+            first = next(iter(filled))
+            program.free(first)
+            del filled[first]
+            filled[program.alloc(6000 << turn)] = bytes(16)
+        assert program.number(tape) == 1234
+        assert program.link.statistics()["replayed_calls"] == 0
+        assert not list((resting.state / "checkpoints").rglob("manifest.json"))
+
+
+def test_with_work_behind_its_seal_a_session_goes_on_from_its_checkpoint(
+    resting: ServerProcess, tmp_path: Path
+) -> None:
+    with running(resting.endpoint, "train", tmp_path / "client") as program:
+        kernel, tape = program.new_tape()
+        big = program.alloc(100 << 20)
+        program.append(kernel, tape, [1])
+        program.checkpoint(resting.state)
+        program.append(kernel, tape, [2])
+        program.write(big, b"b" * 16)
+        worker = come_to_rest(resting, program)
+        program.append(kernel, tape, [3])
+        program.sync()
+        kill(worker)
+        program.append(kernel, tape, [4])
+        assert program.number(tape) == 1234
+        assert program.read(big, 16) == b"b" * 16
+        assert program.link.statistics()["replayed_calls"] > 0
+
+
+@pytest.mark.whole_device
+def test_memory_freed_behind_a_seal_is_free_for_everybody(
+    resting: ServerProcess, tmp_path: Path
+) -> None:
+    """The keeper has descriptors of it; with one of them left it would never be free."""
+    with (
+        running(resting.endpoint, "train", tmp_path / "client") as program,
+        ProgramProcess(resting.endpoint, "neighbour", tmp_path / "neighbour") as neighbour,
+    ):
+        program.alloc(16)  # what a context takes is taken now
+        neighbour.call("alloc", 16)
+        assert_eventually(lambda: len(resting.workers()) == 3, "the spare worker is there")
+        share = int(ok(cuda.cuMemGetInfo())[0]) * 6 // 10
+        big = int(ok(cuda.cuMemAlloc(share)))
+        come_to_rest(resting, program)
+        assert cuda.cuMemAlloc(share)[0] == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+        program.free(big)
+        neighbour.call("free", neighbour.call("alloc", share))
+        big = int(ok(cuda.cuMemAlloc(share)))
+        worker = come_to_rest(resting, program)
+        ok(cuda.cuMemsetD32(big, 7, share // 4))
+        program.sync()
+        kill(worker)
+        # The next worker needs as much again, which the keeper has to give back before.
+        assert program.number(big, 4) == 7
+        assert program.link.statistics()["replayed_calls"] > 0
 
 
 def test_stray_store_ends_one_session_and_leaves_another_alone(
