@@ -14,7 +14,12 @@ from outlast.checkpoint_providers.manifest import (
 )
 from outlast.checkpoint_providers.reader import EpochReader
 from outlast.checkpoint_providers.registry import known_providers, open_provider
-from outlast.checkpoint_providers.snapshot import RegionBuffer, Snapshot, StoredEpoch
+from outlast.checkpoint_providers.snapshot import (
+    RegionBuffer,
+    RegionSource,
+    Snapshot,
+    StoredEpoch,
+)
 from outlast.checkpoint_providers.writer import EpochWriter
 
 __all__ = [
@@ -30,6 +35,7 @@ __all__ = [
     "Manifest",
     "Region",
     "RegionBuffer",
+    "RegionSource",
     "Reply",
     "Snapshot",
     "StoredEpoch",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +21,7 @@ from outlast.checkpoint_providers.manifest import (
     chunk_length,
     decode,
 )
+from outlast.checkpoint_providers.pieces import PIECE, ahead, memory
 from outlast.checkpoint_providers.storage import storage_errors
 from outlast.errors import CheckpointCancelled, CheckpointCorrupt, CheckpointError
 
@@ -76,18 +80,43 @@ class EpochReader(ABC):
             The storage cannot be read, or ``view`` does not fit.
         """
         region = self._resolve(region)
-        target = _bytes_of(view, region)
-        position = 0
-        while position < region.length:
-            index, start = divmod(region.offset + position, CHUNK_SIZE)
-            length = chunk_length(self.manifest, index)
-            count = min(length - start, region.length - position)
-            part = target[position : position + count]
-            if count == length:
-                self._fetch(index, part)
-            else:
-                part[:] = self._chunk(index)[start : start + count]
-            position += count
+        self._fill(region.offset, _bytes_of(view, region))
+
+    def parts(self, regions: Iterable[Region]) -> Generator[tuple[Region, int, memoryview]]:
+        """Yield regions in parts of at most `PIECE` bytes: region, offset in it, verified bytes.
+
+        The next part is read and verified, in a thread, while one is used; nothing else may be
+        read meanwhile. A part is good until the next one is asked for.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            A chunk does not match its digest or is missing: what came before it is right.
+        CheckpointError
+            The storage cannot be read.
+        """
+        with closing(ahead("checkpoint-read", self._jobs(regions))) as parts:
+            yield from parts
+
+    def _jobs(
+        self, regions: Iterable[Region]
+    ) -> Iterator[Callable[[], tuple[Region, int, memoryview]]]:
+        slots = [memory(min(PIECE, self.manifest.data_size)) for _ in range(2)]
+        for region in map(self._resolve, regions):
+            start = 0
+            while start < region.length:
+                # Up to where a chunk ends, so that the others are verified in their place.
+                room = PIECE - (region.offset + start) % CHUNK_SIZE
+                count = min(region.length - start, room)
+                slots.reverse()
+                yield partial(self._part, region, start, slots[0][:count])
+                start += count
+
+    def _part(
+        self, region: Region, start: int, target: memoryview
+    ) -> tuple[Region, int, memoryview]:
+        self._fill(region.offset + start, target)
+        return region, start, target
 
     def verify(self, cancelled: threading.Event | None = None) -> None:
         """Read every chunk and check its digest.
@@ -104,6 +133,20 @@ class EpochReader(ABC):
                 raise CheckpointCancelled(f"verifying {self.source} was cancelled")
             self._held = None
             self._fetch(index, self._scratch[: chunk_length(self.manifest, index)])
+
+    def _fill(self, offset: int, target: memoryview) -> None:
+        """Fill ``target`` with verified bytes from ``offset`` of the data on."""
+        position = 0
+        while position < len(target):
+            index, start = divmod(offset + position, CHUNK_SIZE)
+            length = chunk_length(self.manifest, index)
+            count = min(length - start, len(target) - position)
+            part = target[position : position + count]
+            if count == length:
+                self._fetch(index, part)
+            else:
+                part[:] = self._chunk(index)[start : start + count]
+            position += count
 
     def _resolve(self, region: Region | int) -> Region:
         regions = self.manifest.regions

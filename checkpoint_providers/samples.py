@@ -18,7 +18,7 @@ from outlast.checkpoint_providers.manifest import (
     Image,
     Reply,
 )
-from outlast.checkpoint_providers.snapshot import RegionBuffer, Snapshot
+from outlast.checkpoint_providers.snapshot import RegionBuffer, RegionSource, Snapshot
 from outlast.session.schema import ReplyKind
 
 #: Sizes around every boundary the format has.
@@ -39,11 +39,34 @@ def regions_of(seed: int, sizes: Sequence[int] = SIZES) -> list[RegionBuffer]:
     ]
 
 
+def sources_of(regions: Sequence[RegionBuffer]) -> list[RegionSource]:
+    """Return the same regions, to be read when it is their turn."""
+
+    def source(region: RegionBuffer) -> RegionSource:
+        content = region.view()
+
+        def read(offset: int, target: memoryview) -> None:
+            target[:] = content[offset : offset + len(target)]
+
+        return RegionSource(region.kind, region.key, region.nbytes, read)
+
+    return [source(region) for region in regions]
+
+
+def content_of(region: RegionBuffer | RegionSource) -> bytes:
+    """Return a region's bytes."""
+    if isinstance(region, RegionBuffer):
+        return bytes(region.buffer)
+    content = bytearray(region.nbytes)
+    region.read(0, memoryview(content))
+    return bytes(content)
+
+
 def snapshot_of(
     session_id: str = "conformance",
     seq: int = 1,
     token: int = 1,
-    regions: Sequence[RegionBuffer] | None = None,
+    regions: Sequence[RegionBuffer | RegionSource] | None = None,
 ) -> Snapshot:
     """Return a snapshot without handles; by default of one small region."""
     epoch = Epoch(

@@ -23,6 +23,11 @@ class RegionBuffer:
     key: str
     buffer: memoryview | bytes | bytearray
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return memoryview(self.buffer).nbytes
+
     def view(self) -> memoryview:
         """Return the bytes, flat and in place.
 
@@ -37,12 +42,35 @@ class RegionBuffer:
         return view.cast("B") if view.nbytes else memoryview(b"")
 
 
+#: Fills a view with bytes of a region from an offset on.
+Read = Callable[[int, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSource:
+    """Bytes to store that are read when it is their turn, once and in order.
+
+    They must not change before `Snapshot.done` is called, or the save is over.
+    """
+
+    #: As of `RegionBuffer`.
+    kind: str
+    key: str
+    nbytes: int
+    #: Called by a thread of the save; what it raises ends the save.
+    read: Read
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """An epoch with its bytes, in the order in which the manifest numbers the regions."""
 
     epoch: Epoch
-    regions: Sequence[RegionBuffer]
+    regions: Sequence[RegionBuffer | RegionSource]
+    #: Bytes of sources that may be held in memory at once: so many are read before their turn.
+    hold: int = 0
+    #: Called, by a thread of the save, once all sources are read.
+    done: Callable[[], None] | None = None
 
     @property
     def location(self) -> Location:
@@ -53,11 +81,11 @@ class Snapshot:
     @property
     def size(self) -> int:
         """Bytes of all regions."""
-        return sum(memoryview(region.buffer).nbytes for region in self.regions)
+        return sum(region.nbytes for region in self.regions)
 
     def lay_out(self) -> tuple[Region, ...]:
         """Return the places of the regions in the data file."""
-        return lay_out([(r.kind, r.key, memoryview(r.buffer).nbytes) for r in self.regions])
+        return lay_out([(r.kind, r.key, r.nbytes) for r in self.regions])
 
 
 @dataclass(frozen=True, slots=True)

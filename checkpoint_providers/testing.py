@@ -33,13 +33,16 @@ import pytest
 from outlast.checkpoint_providers.base import CheckpointProvider
 from outlast.checkpoint_providers.codec import U64_MAX
 from outlast.checkpoint_providers.manifest import CHUNK_SIZE, DATA_FILE, MANIFEST_FILE
+from outlast.checkpoint_providers.pieces import PIECE
 from outlast.checkpoint_providers.samples import (
     SIZES,
     PickleBomb,
+    content_of,
     flipped,
     full_snapshot,
     regions_of,
     snapshot_of,
+    sources_of,
 )
 from outlast.checkpoint_providers.snapshot import RegionBuffer, Snapshot, StoredEpoch
 from outlast.checkpoint_providers.stages import Stage, StagePoint
@@ -84,7 +87,7 @@ class ProviderConformance(ABC):
             for i, region in enumerate(snapshot.regions):
                 found = reader.manifest.regions[i]
                 assert (found.kind, found.key) == (region.kind, region.key)
-                assert reader.read(found) == bytes(region.buffer)
+                assert reader.read(found) == content_of(region)
 
     def check_damaged(
         self, provider: CheckpointProvider, location: str, file: str, content: bytes | None
@@ -99,6 +102,26 @@ class ProviderConformance(ABC):
     def test_regions_of_any_size_come_back_unchanged(self, provider: CheckpointProvider) -> None:
         snapshot = snapshot_of(regions=regions_of(1))
         self.check_content(provider, provider.save(snapshot), snapshot)
+
+    def test_regions_that_are_read_at_their_turn_come_back_unchanged(
+        self, provider: CheckpointProvider
+    ) -> None:
+        buffers = regions_of(1, [*SIZES, 2 * PIECE + 9, 5])
+        early, late = sources_of(buffers[:6]), sources_of(buffers[8:])
+        snapshot = snapshot_of(regions=[*early, *buffers[6:8], *late])
+        self.check_content(provider, provider.save(snapshot), snapshot)
+
+    def test_regions_come_in_pieces_of_which_none_is_large(
+        self, provider: CheckpointProvider
+    ) -> None:
+        snapshot = snapshot_of(regions=regions_of(1, [*SIZES, 2 * PIECE + 9, 5]))
+        found = [bytearray(region.nbytes) for region in snapshot.regions]
+        with provider.open(provider.save(snapshot).location) as reader:
+            regions = reader.manifest.regions
+            for region, offset, part in reader.parts(regions):
+                assert 0 < len(part) <= PIECE
+                found[regions.index(region)][offset : offset + len(part)] = part
+        assert found == [content_of(region) for region in snapshot.regions]
 
     def test_thousands_of_small_regions_come_back_unchanged(
         self, provider: CheckpointProvider
@@ -125,7 +148,7 @@ class ProviderConformance(ABC):
             for i in reversed(range(len(SIZES))):
                 buffer = bytearray(SIZES[i])
                 reader.read_into(i, memoryview(buffer))
-                assert buffer == snapshot.regions[i].buffer
+                assert buffer == content_of(snapshot.regions[i])
 
     def test_a_buffer_that_does_not_fit_is_refused(self, provider: CheckpointProvider) -> None:
         with provider.open(provider.save(snapshot_of()).location) as reader:
@@ -220,7 +243,7 @@ class ProviderConformance(ABC):
         data = self.stored(provider, location, DATA_FILE)
         self.replace(provider, location, DATA_FILE, flipped(data, 0))
         with provider.open(location) as reader:
-            assert reader.read(1) == snapshot.regions[1].buffer
+            assert reader.read(1) == content_of(snapshot.regions[1])
             with pytest.raises(CheckpointCorrupt):
                 reader.read(0)
 
@@ -378,8 +401,8 @@ class ProviderConformance(ABC):
         assert self.leftovers(provider) == []
 
     def test_saves_of_one_session_take_turns(self, provider: CheckpointProvider) -> None:
-        stages: list[tuple[int, Stage]] = []
-        provider.stage_hook = lambda point: stages.append((threading.get_ident(), point.stage))
+        owners: list[str] = []
+        provider.stage_hook = lambda _: owners.append(threading.current_thread().name)
         threads = [
             threading.Thread(target=provider.save, args=(snapshot_of(seq=seq),))
             for seq in range(1, 5)
@@ -389,7 +412,6 @@ class ProviderConformance(ABC):
         for thread in threads:
             thread.join(DEADLINE)
             assert not thread.is_alive()
-        owners = [owner for owner, _ in stages]
         changes = sum(a != b for a, b in itertools.pairwise(owners))
         assert changes == len(threads) - 1
         assert [each.seq for each in provider.list("conformance")] == [1, 2, 3, 4]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
+from outlast.checkpoint_providers import pieces
 from outlast.checkpoint_providers.manifest import CHUNK_SIZE, Manifest, seal
 from outlast.checkpoint_providers.reader import EpochReader
 from outlast.checkpoint_providers.snapshot import Progress, Snapshot, StoredEpoch
@@ -122,8 +124,11 @@ def _write_data(
     hasher = blake3()
     hashed: Future[None] | None = None
     steps.reach(Stage.WRITE_DATA)
-    with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as pool:
-        for views in _batches(snapshot):
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as pool,
+        closing(_batches(snapshot)) as batches,
+    ):
+        for views in batches:
             hashed = pool.submit(_update, hasher, views)
             writer.write(views)
             written += sum(map(len, views))
@@ -142,18 +147,18 @@ def _update(hasher: blake3, views: Sequence[memoryview]) -> None:
         hasher.update(view)
 
 
-def _batches(snapshot: Snapshot) -> Iterator[list[memoryview]]:
+def _batches(snapshot: Snapshot) -> Generator[list[memoryview]]:
     """Cut the regions' bytes into lists of views of `WRITE_SIZE` in all (the last: fewer)."""
     batch: list[memoryview] = []
     room = WRITE_SIZE
-    for region in snapshot.regions:
-        view = region.view()
-        while len(view):
-            part, view = view[:room], view[room:]
-            batch.append(part)
-            room -= len(part)
-            if room == 0:
-                yield batch
-                batch, room = [], WRITE_SIZE
+    with closing(pieces.views(snapshot)) as views:
+        for view in views:
+            while len(view):
+                part, view = view[:room], view[room:]
+                batch.append(part)
+                room -= len(part)
+                if room == 0:
+                    yield batch
+                    batch, room = [], WRITE_SIZE
     if batch:
         yield batch

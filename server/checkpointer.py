@@ -19,6 +19,7 @@ from outlast.checkpoint_providers import (
     CheckpointProvider,
     EpochReader,
     RegionBuffer,
+    RegionSource,
     Snapshot,
     StoredEpoch,
 )
@@ -28,6 +29,7 @@ from outlast.server.allocation import Allocation
 from outlast.server.calls.contexts import restore_context
 from outlast.server.drivers.base import Driver, OwnedRegion, Region, SharedMemory
 from outlast.server.executor import Executor
+from outlast.server.stillness import Stillness
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import Cut
 from outlast.session.schema import HANDLE_STEP, ReplyKind
@@ -67,10 +69,22 @@ class Checkpointer:
         """Whether a save is under way."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the device's memory that belong to the session."""
+        return sum(region.size for region in self.executor.driver.regions())
+
     # -- saving --------------------------------------------------------------------------------
 
     def snapshot(
-        self, identity: Identity, generation: int, cut: Cut, copy: bool, shared: bool = False
+        self,
+        identity: Identity,
+        generation: int,
+        cut: Cut,
+        copy: bool,
+        shared: bool = False,
+        still: Stillness | None = None,
+        hold: int = 0,
     ) -> Snapshot:
         """Return an epoch of the idle device.
 
@@ -84,10 +98,14 @@ class Checkpointer:
             Copy memory, so that calls can go on while it is written.
         shared : bool
             Leave the allocations' memory out: it is shared (`Driver.share`).
+        still : Stillness, optional
+            For how long nothing changes; without ``copy`` and this, until the save is over.
+        hold : int
+            Without ``copy``: bytes that may be copied all the same.
         """
         ex = self.executor
-        buffers = [
-            RegionBuffer("memory", _key(region), _bytes_of(ex.driver, region, copy))
+        buffers: list[RegionBuffer | RegionSource] = [
+            _copied(ex.driver, region) if copy else _in_place(ex.driver, region, still)
             for region in ex.driver.regions()
             if not (shared and region.kind == ALLOCATION)
         ]
@@ -120,9 +138,9 @@ class Checkpointer:
                 "next_handle": ex.handles.next_id(HANDLE_STEP),
             },
         )
-        return Snapshot(epoch, buffers)
+        return Snapshot(epoch, buffers, hold, still.end if still is not None else None)
 
-    def _add_images(self, buffers: list[RegionBuffer]) -> dict[str, int]:
+    def _add_images(self, buffers: list[RegionBuffer | RegionSource]) -> dict[str, int]:
         """Add the images, whole and in pieces; return the places of the whole ones, by digest."""
         places = {}
         for digest, image in self.executor.images.items():
@@ -307,14 +325,16 @@ class Checkpointer:
         }
         if set(stored) != set(here):
             raise RestoreFailed("the restored memory map is not the stored one")
+        remote = []
         for key, region in here.items():
             target = driver.view(region)
             if target is not None:
                 reader.read_into(stored[key], target)
-                continue
-            data = memoryview(np.empty(region.size, np.uint8).data)
-            reader.read_into(stored[key], data)
-            driver.write(region, 0, data)
+            else:
+                remote.append(stored[key])
+        # What is written is right, but all of it counts only if nothing behind it is damaged.
+        for part, offset, data in reader.parts(remote):
+            driver.write(here[part.key], offset, data)
 
     def _restore_staged(self, reader: EpochReader) -> None:
         for region in reader.manifest.regions:
@@ -330,7 +350,9 @@ class Checkpointer:
             )
 
 
-def _add_replies(buffers: list[RegionBuffer], owed: Sequence[Reply]) -> tuple[m.Reply, ...]:
+def _add_replies(
+    buffers: list[RegionBuffer | RegionSource], owed: Sequence[Reply]
+) -> tuple[m.Reply, ...]:
     """Add the bytes of the replies that are owed; return what the manifest says of them."""
     replies = []
     for reply in owed:
@@ -346,13 +368,22 @@ def _key(region: Region) -> str:
     return f"{region.device}:{region.address:#x}:{region.kind}"
 
 
-def _bytes_of(driver: Driver, region: Region, copy: bool) -> memoryview:
-    """Return a region's bytes, in place if they may change no more and can be read there."""
-    view = None if copy else driver.view(region)
-    if view is not None:
-        return view
+def _copied(driver: Driver, region: Region) -> RegionBuffer:
+    """Return a copy of a region."""
     target = memoryview(np.empty(region.size, np.uint8).data)
     for start in range(0, region.size, COPY_PIECE):
         # In pieces, so that the pulse thread gets the GIL in between.
         driver.read(region, start, target[start : start + COPY_PIECE])
-    return target
+    return RegionBuffer("memory", _key(region), target)
+
+
+def _in_place(
+    driver: Driver, region: Region, still: Stillness | None
+) -> RegionBuffer | RegionSource:
+    """Return a region that changes no more while it is saved."""
+    view = driver.view(region) if still is None else None
+    if view is not None:
+        return RegionBuffer("memory", _key(region), view)
+    read = driver.reader(region)
+    read = still.guard(read) if still is not None else read
+    return RegionSource("memory", _key(region), region.size, read)

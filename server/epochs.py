@@ -12,6 +12,7 @@ from outlast.errors import CheckpointCancelled, CheckpointError, OutlastError
 from outlast.server.channel import Channel, Json
 from outlast.server.checkpointer import Checkpointer, Identity
 from outlast.server.datalink import DataLink
+from outlast.server.stillness import TRY_AGAIN, Stillness, room
 from outlast.session import wire
 from outlast.session.host import HostSession, State
 from outlast.session.schema import Kind
@@ -66,6 +67,10 @@ class EpochKeeper:
         self._uncommitted: StoredEpoch | None = None
         self._then: Then | None = None
         self._cleaned = False
+        #: The session stands still for an epoch that is too large for a copy.
+        self._still: Stillness | None = None
+        #: Bytes that were read the last time that this took too long.
+        self._managed = 0
 
     @property
     def busy(self) -> bool:
@@ -75,10 +80,11 @@ class EpochKeeper:
     @property
     def has_news(self) -> bool:
         """Whether `step` has something to do at once."""
-        return bool(self._saved)
+        return bool(self._saved) or (self._still is not None and self._still.over)
 
     def step(self) -> None:
         """Pass on what was saved, and begin an epoch if one is due."""
+        self._watch_stillness()
         while self._saved:
             self._on_saved(self._saved.popleft())
         if self._due():
@@ -92,18 +98,42 @@ class EpochKeeper:
         if obstacle:
             self._report(CheckpointError(obstacle), then)
             return
-        self.save(then, copy=True)
+        size = self._checkpointer.size
+        hold = room(size)
+        if size <= hold:
+            self.save(then, copy=True)
+        elif self._managed and size - hold > TRY_AGAIN * self._managed and self._host.peer:
+            text = f"{size} bytes are too much to be written within {self._deadline:g} s"
+            self._report(CheckpointError(f"{text}: give --epoch-deadline more"), then)
+        else:
+            self._still = Stillness(self._host, self._deadline, self._link.wake)
+            self.save(then, copy=False, hold=hold)
 
-    def save(self, then: Then | None, copy: bool) -> None:
-        """Save the idle device's state; ``copy``: so that calls can go on meanwhile."""
+    def save(self, then: Then | None, copy: bool, hold: int = 0) -> None:
+        """Save the idle device's state.
+
+        Parameters
+        ----------
+        then
+            Told of the end.
+        copy
+            Copy the device's memory, so that calls can go on meanwhile.
+        hold
+            Without ``copy``: bytes that may be copied all the same, when the rest is written.
+        """
         self._began = time.monotonic()
         cut = self._host.cut()
+        generation = self._host.generation
         try:
-            snapshot = self._checkpointer.snapshot(self.identity, self._host.generation, cut, copy)
+            snapshot = self._checkpointer.snapshot(
+                self.identity, generation, cut, copy, still=self._still, hold=hold
+            )
         except MemoryError:
+            self._end_stillness()
             self._report(CheckpointError("there is no memory for a copy of the device's"), then)
             return
         except OutlastError as error:
+            self._end_stillness()
             self._report(error, then)
             return
         self._then = then
@@ -189,6 +219,19 @@ class EpochKeeper:
                 "removed what was left of %d checkpoints", len(left), extra={"action": "clean"}
             )
 
+    def _watch_stillness(self) -> None:
+        """Let calls go on once memory is read, or when they have waited too long."""
+        still = self._still
+        if still is not None and still.watch():
+            if not still.over:
+                self._managed = max(still.read, 1)
+            self._still = None
+
+    def _end_stillness(self) -> None:
+        still, self._still = self._still, None
+        if still is not None:
+            still.release()
+
     def _due(self) -> bool:
         if self.busy or self._host.state is not State.RUNNING or self._executor.poisoned:
             return False
@@ -214,6 +257,7 @@ class EpochKeeper:
         return ""
 
     def _on_saved(self, outcome: StoredEpoch | OutlastError) -> None:
+        self._end_stillness()
         if isinstance(outcome, OutlastError):
             then, self._then = self._then, None
             self._report(outcome, then)

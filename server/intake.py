@@ -95,7 +95,7 @@ class Intake:
 
     def _next(self) -> Item | None:
         if self._held:
-            if self.crowded:
+            if self.crowded and not self._host.still:
                 self._relent()
             if not self.crowded:
                 return self._held.popleft()

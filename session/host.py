@@ -58,6 +58,8 @@ class HostSession:
         self.epochs: list[int] = []
         #: An epoch's seq if this worker was restored and no client has been told yet.
         self.restored_from = 0
+        #: The device is being read as it stands: calls wait.
+        self.still = False
         #: The attached client has sent nothing yet and must be told what there is.
         self.newcomer = False
         self._secret = b""
@@ -191,14 +193,14 @@ class HostSession:
             self._deferred[reply.number] = reply
 
     def crowded(self, coming: int) -> bool:
-        """Return whether so many reply bytes are unacknowledged that no call may be started.
+        """Return whether no call may be started: too many reply bytes are unacknowledged, say.
 
         Parameters
         ----------
         coming : int
             Bytes of replies that calls under way will give.
         """
-        return self._cached + coming > REPLY_CACHE_LIMIT
+        return self.still or self._cached + coming > REPLY_CACHE_LIMIT
 
     @property
     def cached_bytes(self) -> int:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent))
 from harness import session  # noqa: E402
 
 LIMIT = 240.0  # seconds, of one part
-ROOMY = 4 << 30  # bytes of the client's log
+NARROW = 256 << 20  # bytes of a client's log
 #: Published figures of other programs for the same calls: LUPINE (main, 2026-08) and rGPU 0.1.1
 #: with client and server on one H200 host, one run each.
 PUBLISHED: dict[str, tuple[str, str]] = {
@@ -82,13 +82,14 @@ def main() -> int:
     good = run([python, str(HERE / "figures.py"), "native"], figures)
     with session(device="cuda"):
         good &= run([python, str(HERE / "figures.py"), "outlast"], figures)
-        # By default the log of 256 MiB is full with one copy, and has to spill or be saved.
-        os.environ["LUPINE_REPLAY_LIMIT"] = str(ROOMY)
-        copies = ["outlast", "--copies", "log of 4 GiB"]
+        # This one is full with one copy, and has to spill or be saved.
+        os.environ["LUPINE_REPLAY_LIMIT"] = str(NARROW)
+        copies = ["outlast", "--copies", "log of 256 MiB"]
         good &= run([python, str(HERE / "figures.py"), *copies], figures)
         del os.environ["LUPINE_REPLAY_LIMIT"]
     for name in ("LUPINE_SERVER", "LUPINE_STATE_DIR"):
         os.environ.pop(name, None)
+    good &= run([python, str(HERE.parent / "bench_copies.py"), "--device", "cuda"], figures)
     good &= run([python, str(HERE / "recovery.py")], figures)
     pinned = [] if shutil.which("taskset") is None else ["taskset", "-c", "0,1"]
     good &= run([*pinned, python, str(HERE / "emulated.py")], figures)

@@ -5,12 +5,15 @@ Run ``python recovery.py``: it starts a server of its own and prints one JSON li
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,7 @@ from outlast.server.drivers.cuda import CudaDriver  # noqa: E402
 from outlast.server.keeper.client import Keeper  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
-SIZES = (64 * MIB, 1 * GIB, 4 * GIB)
+SIZES = (64 * MIB, 1 * GIB, 4 * GIB, 16 * GIB)
 #: Memory that is handed from server to server; nothing of it is copied.
 HANDED_OVER = (1 * GIB, 8 * GIB, 64 * GIB)
 DEADLINE = 120.0  # seconds
@@ -67,7 +70,8 @@ def regions() -> None:
 
 def saving(provider: str, folder: Path) -> None:
     """Report stalls and rates of a session of each size."""
-    server = Server(folder / "state", "--provider", provider, device="cuda")
+    grace = ["--grace", str(DEADLINE)]
+    server = Server(folder / "state", "--provider", provider, *grace, device="cuda")
     server.start()
     os.environ["LUPINE_SERVER"] = server.endpoint
     os.environ["LUPINE_STATE_DIR"] = str(folder / "client")
@@ -91,12 +95,50 @@ def saving(provider: str, folder: Path) -> None:
         server.stop()
 
 
+class Peak:
+    """How much memory processes take at most, beyond what they have at first."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._files = [Path(f"/proc/{pid}/status") for pid in pids]
+        self._first = self._resident()
+        self._most = self._first
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    @property
+    def grown(self) -> int:
+        """Bytes by which they have grown, in all."""
+        return self._most - self._first
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.02):
+            self._most = max(self._most, self._resident())
+
+    def _resident(self) -> int:
+        total = 0
+        for file in self._files:
+            with contextlib.suppress(OSError):  # it is gone
+                found = re.search(r"^VmRSS:\s+(\d+) kB", file.read_text(), re.MULTILINE)
+                total += int(found[1]) << 10 if found else 0
+        return total
+
+
 def _stalls(server: Server, size: int) -> None:
     name = f"{size / GIB:g} GiB"
     began = time.perf_counter()
-    server.stop(DEADLINE)
+    with Peak(server.children()) as saving:
+        server.stop(DEADLINE)
     saved = time.perf_counter() - began
     report(f"save and exit at SIGTERM, {name}", size / saved / 1e9, "GB/s", by="outlast")
+    report(f"host memory that the save took, {name}", saving.grown / MIB, "MiB", by="outlast")
     server.start()
     ok(cuda.cuCtxSynchronize())
     report(f"planned restart, {name}: stall", time.perf_counter() - began, "s", by="outlast")

@@ -261,6 +261,13 @@ class Driver(ABC):
     def read(self, region: Region, offset: int, target: memoryview) -> None:
         """Copy bytes of a region of the idle device into ``target``."""
 
+    def reader(self, region: Region) -> Callable[[int, memoryview], None]:
+        """Return what copies bytes of a region, from an offset on, while the device is idle.
+
+        One other thread may call it, beside calls here that give the device no work.
+        """
+        return functools.partial(self.read, region)
+
     @abstractmethod
     def write(self, region: Region, offset: int, data: memoryview) -> None:
         """Copy ``data`` into a region of the idle device."""

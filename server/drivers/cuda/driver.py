@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outlast.errors import CheckpointError
 from outlast.server.drivers.base import DeviceInfo, Driver, OwnedRegion, Piece, Region, SharedMemory
@@ -136,6 +136,15 @@ class CudaDriver(ModuleCalls, Driver):
     def read(self, region: Region, offset: int, target: memoryview) -> None:
         """Copy bytes of a region of the idle device into ``target``."""
         self._transfer(region.device).read(region.address + offset, target)
+
+    def reader(self, region: Region) -> Callable[[int, memoryview], None]:
+        """Return what copies bytes of a region of the idle device, in any thread."""
+        transfer = self._transfer(region.device)  # made here: it needs the context
+
+        def read(offset: int, target: memoryview) -> None:
+            transfer.read(region.address + offset, target)
+
+        return read
 
     def write(self, region: Region, offset: int, data: memoryview) -> None:
         """Copy ``data`` into a region of the idle device."""

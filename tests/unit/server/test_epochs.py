@@ -26,7 +26,7 @@ def keeper_of(idle: Any) -> EpochKeeper:
     host = HostSession()
     host.applied = 7
     executor = SimpleNamespace(poisoned=0, idle=idle)
-    checkpointer: Any = SimpleNamespace(saving=False, executor=executor)
+    checkpointer: Any = SimpleNamespace(saving=False, executor=executor, size=0)
     none: Any = None
     return EpochKeeper(Identity("s", b"", 1), host, checkpointer, none, none, 0.0, 5.0, 30.0)
 
@@ -35,7 +35,7 @@ def keeper_of(idle: Any) -> EpochKeeper:
 def test_a_copy_that_cannot_be_made_costs_the_epoch_and_not_the_worker(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def snapshot(*_: Any) -> None:
+    def snapshot(*_: Any, **__: Any) -> None:
         raise error
 
     keeper = keeper_of(lambda deadline: True)
@@ -59,7 +59,7 @@ def test_only_what_is_wanted_still_is_an_error(
 ) -> None:
     """A program that ends its session cancels what is being saved of it."""
 
-    def snapshot(*_: Any) -> None:
+    def snapshot(*_: Any, **__: Any) -> None:
         raise error
 
     keeper = keeper_of(lambda deadline: True)

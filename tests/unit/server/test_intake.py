@@ -141,3 +141,18 @@ def test_copies_that_stand_still_have_their_limit_too(
     link.messages.append(calls(100))
     for _ in range(100):
         assert taken.next() is None
+
+
+def test_calls_wait_while_the_session_stands_still_and_keep_their_order(
+    taken: Intake, link: Link, host: HostSession
+) -> None:
+    ping = CLIENT, [wire.pack_pong(0, 7)]
+    host.still = True
+    link.messages.extend([calls(1), ping, calls(2)])
+
+    assert taken.next() == ping
+    assert taken.next() is None
+    link.messages.append(calls(3))
+    assert taken.next() is None
+    host.still = False
+    assert [taken.next() for _ in range(4)] == [calls(1), calls(2), calls(3), None]
