@@ -43,18 +43,27 @@ def median_us(call: Callable[[], object], repeat: int) -> float:
     return statistics.median(samples) * 1e6
 
 
-def longest_call(call: Callable[[], object], change: Callable[[], object]) -> tuple[float, float]:
-    """Call all the while something changes; return when the longest call began and ended."""
+#: When a call began and when it ended.
+Span = tuple[float, float]
+
+
+def calls_during(call: Callable[[], object], change: Callable[[], object]) -> list[Span]:
+    """Call all the while something changes, and once more; return when each call was."""
     changing = threading.Thread(target=change)
-    longest = 0.0, 0.0
+    spans = []
     changing.start()
     last = False
     while not last:
-        last = not changing.is_alive()  # one more: the change may have ended before its effect
+        last = not changing.is_alive()
         began = time.perf_counter()
         call()
-        longest = max(longest, (began, time.perf_counter()), key=lambda span: span[1] - span[0])
-    return longest
+        spans.append((began, time.perf_counter()))
+    return spans
+
+
+def longest(spans: list[Span]) -> Span:
+    """Return the call that took longest."""
+    return max(spans, key=lambda span: span[1] - span[0])
 
 
 class Server:
@@ -133,13 +142,17 @@ def report_replacement(server: Server, call: Callable[[], object], name: str) ->
     """
     marks: list[float] = []
     started = time.perf_counter()
-    began, ended = longest_call(call, lambda: marks.extend(server.replace()))
+    spans = calls_during(call, lambda: marks.extend(server.replace()))
     gone, ready = marks
+    # The call that waited for the new server; on a busy machine others may take long, too.
+    began, ended = next(span for span in spans if span[1] > gone)
+    first, last = longest(spans)
     for what, span in (
         ("prepared", began - started),
         ("old server gone", gone - began),
         ("new server ready", ready - began),
-        ("stall", ended - began),
+        ("session there", ended - began),
+        ("stall", last - first),
     ):
         report(f"upgrade with --take-over, {name}: {what}", span, "s", by="outlast")
 

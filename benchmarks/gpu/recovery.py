@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from harness import Server, longest_call, report, report_replacement  # noqa: E402
+from harness import Server, calls_during, longest, report, report_replacement  # noqa: E402
 
 import outlast.shim.driver as cuda  # noqa: E402
 from outlast.errors import KeeperError  # noqa: E402
@@ -200,7 +200,7 @@ def _replace_gateway(server: Server) -> None:
     """Call all the time while the gateway is replaced; the longest call is the stall."""
     server.stop(DEADLINE, signal.SIGUSR1)
     began = time.perf_counter()
-    lost, found = longest_call(lambda: ok(cuda.cuCtxSynchronize()), server.start)
+    lost, found = longest(calls_during(lambda: ok(cuda.cuCtxSynchronize()), server.start))
     report("new gateway: until ready", time.perf_counter() - began, "s", by="outlast")
     report("new gateway: longest call meanwhile", found - lost, "s", by="outlast")
 
