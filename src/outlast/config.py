@@ -19,8 +19,7 @@ from outlast.log import LEVELS
 from outlast.settings import DEFAULT, resolve, setting, settings_of, switch, unusable
 
 DEFAULT_ENDPOINT: Final = f"tcp://127.0.0.1:{values.DEFAULT_PORT}"
-#: Some releases of libzmq keep a heartbeat's time to live in 16 bits of milliseconds, where
-#: a longer timeout would wrap round to a very short one.
+#: A longer one would wrap round in the 16 bits of milliseconds that some peers keep it in.
 HEARTBEAT_TIMEOUT_LIMIT: Final = 65.536  # seconds
 #: A shorter lease could not be renewed in time.
 LEAST_LEASE: Final = 1.0  # seconds
