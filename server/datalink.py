@@ -252,6 +252,7 @@ class DataLink:
             (b"DEALER",),
             MAX_MESSAGE,
             MAX_TOTAL,
+            courier=True,
             memory=self._driver.frame_memory,
         )
         self._peers[peer] = link

@@ -141,7 +141,6 @@ class DriverState:
         context.legacy = Stream(0, raw(0), context)
         context.per_thread = Stream(PER_THREAD, raw(PER_THREAD), context)
         self._contexts[handle] = context
-        self._watchers.prepare(context)
         self.timeline.stock(context, PLAIN, AHEAD)
         with self.within(context):
             self._warm_up(context)

@@ -16,8 +16,8 @@ from typing import Any
 from outlast.server.drivers.cuda.objects import Context, Mark, Stream
 from outlast.server.drivers.cuda.timeline import PLAIN
 
-#: Watchers of a context; streams share them.
-MOST = 4
+#: Most watchers a context has; streams beyond share them.
+MOST = 8
 _BLOCKING_SYNC = 1
 _NON_BLOCKING = 1
 _JOIN = 2.0  # seconds
@@ -76,30 +76,25 @@ class _Watcher:
 
 
 class Watchers:
-    """The watchers of one worker."""
+    """The watchers of one worker, made when they are first needed."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
         self._by_context: dict[Context, list[_Watcher]] = {}
         self._by_stream: dict[Stream, _Watcher] = {}
 
-    def prepare(self, context: Context) -> None:
-        """Make a context's watchers, before it has anything else.
-
-        The stack of a thread that came later would lie now before, now behind a program's
-        modules, whose variables could then not be had where they were.
-        """
-        self._by_context[context] = [_Watcher(self._cuda, context, i) for i in range(MOST)]
-
     def watch(self, mark: Mark, descriptor: int) -> int:
         """Make ``descriptor`` readable once ``mark`` is passed; return a ``CUresult`` value."""
         stream = mark.stream
         watcher = self._by_stream.get(stream)
         if watcher is None:
-            if stream.context not in self._by_context:
-                self.prepare(stream.context)
-            watchers = self._by_context[stream.context]
-            watcher = self._by_stream[stream] = watchers[len(self._by_stream) % MOST]
+            watchers = self._by_context.setdefault(stream.context, [])
+            if len(watchers) < MOST:
+                watchers.append(_Watcher(self._cuda, stream.context, len(watchers)))
+                watcher = watchers[-1]
+            else:
+                watcher = watchers[len(self._by_stream) % MOST]
+            self._by_stream[stream] = watcher
         return watcher.watch(mark, descriptor)
 
     def forget(self, stream: Stream) -> None:
