@@ -106,9 +106,12 @@ class ObservedTraining:
         self._wait(lambda: len(self._reports) >= step, deadline, f"step {step}")
 
     def wait_for_report_after(self, moment: float, deadline: float) -> None:
-        """Wait for a loss that arrives later than ``moment`` (monotonic seconds)."""
+        """Wait for a loss that arrives later than ``moment`` (monotonic seconds), or the result.
+
+        A training can come to its end before a busy observer notes the moment.
+        """
         self._wait(
-            lambda: bool(self._reports) and self._reports[-1].time > moment,
+            lambda: bool(self._result or (self._reports and self._reports[-1].time > moment)),
             deadline,
             "the training to go on",
         )
