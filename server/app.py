@@ -61,6 +61,7 @@ def serve(config: ServeConfig) -> int:
         take_over = TakeOver(config, lock)
         config = take_over.config
     pool = WorkerPool(config.device)
+    _end_at_signals(pool)
     try:
         # It gets its device ready while this process still loads what it needs itself.
         pool.warm(1 if take_over is None else take_over.workers)
@@ -167,6 +168,21 @@ def _state_lock(folder: Path) -> LifetimeLock:
             f"the state folder {folder} cannot be used: {error.strerror}: {str(error.filename)!r}; "
             "name another folder with --state"
         ) from error
+
+
+def _end_at_signals(pool: WorkerPool) -> None:
+    """Let signals end this process at once, as long as it serves nobody and has nothing to save.
+
+    Its spare workers go with it. By themselves they would see its end only once they are ready.
+    """
+
+    def end(*_: object) -> None:
+        pool.close()
+        os._exit(0)
+
+    for number in SIGNALS:
+        if number != signal.SIGINT:  # that raises KeyboardInterrupt
+            signal.signal(number, end)
 
 
 def _signal_descriptor() -> int:
