@@ -92,8 +92,10 @@ from outlast.shim.api.module import (
     cuFuncSetAttribute,
     cuModuleGetFunction,
     cuModuleGetGlobal,
+    cuModuleLoad,
     cuModuleLoadData,
     cuModuleLoadDataEx,
+    cuModuleLoadFatBinary,
     cuModuleUnload,
 )
 from outlast.shim.api.ordered_memory import (
@@ -212,8 +214,10 @@ __all__ = [
     "cuMemsetD32Async",
     "cuModuleGetFunction",
     "cuModuleGetGlobal",
+    "cuModuleLoad",
     "cuModuleLoadData",
     "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
     "cuModuleUnload",
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",

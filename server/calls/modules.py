@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from outlast import images
 from outlast.errors import ReplayDiverged
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, unusable
 from outlast.server.drivers.base import ModuleInfo
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
 
-#: Larger images are refused.
-MAX_IMAGE = 1 << 30  # bytes
+log = logging.getLogger(__name__)
+
 OUT_OF_MEMORY = 2
 
 
@@ -41,11 +43,27 @@ def fingerprint(description: bytes) -> int:
     return int.from_bytes(blake3(description).digest(8), "little")
 
 
+def damage(image: bytes) -> tuple[int, int] | None:
+    """Return the answer to a load that a device must not see: it would read what is not there.
+
+    CUDA takes images without a length, and follows the pointer of a wrapper, which is one of the
+    client's memory.
+    """
+    try:
+        if image.startswith(images.WRAPPER):
+            raise images.BadImage("the image is a wrapper, whose fatbin is on another machine")
+        images.check_length(image)
+    except images.BadImage as error:
+        log.warning("An image was refused: %s.", error, extra={"action": "image_refused"})
+        return error.cu_result, 0
+    return None
+
+
 @one_way(Op.IMAGE_PART)
 def image_part(ex: Executor, args: Args, data: Any) -> int:
     """Keep a piece of an image until its load comes."""
     staged = ex.staged.setdefault(args[0], bytearray())
-    if len(staged) + len(data) > MAX_IMAGE:
+    if len(staged) + len(data) > images.MAX_IMAGE:
         return OUT_OF_MEMORY
     staged += bytes(data)
     return 0
@@ -56,7 +74,7 @@ def module_load(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     """Load an image; the answer carries its functions and globals."""
     handle = args[0]
     image = bytes(ex.staged.pop(handle, b"")) + bytes(data)
-    result, real = ex.cuda.cuModuleLoadData(image)
+    result, real = damage(image) or ex.cuda.cuModuleLoadData(image)
     if result:
         if imposed is not None:
             raise ReplayDiverged(f"module {handle:#x} cannot be loaded again: error {int(result)}")

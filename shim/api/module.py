@@ -9,11 +9,12 @@ from outlast.session.schema import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.allocations import Allocation
 from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, check, require
 from outlast.shim.handles import CUdeviceptr, CUfunction, CUmodule
-from outlast.shim.image import image_bytes
+from outlast.shim.image import file_bytes, image_bytes
 from outlast.shim.module_info import parse_module_info
-from outlast.shim.objects import Function, Module
+from outlast.shim.objects import Context, Function, Module
 
 #: Attributes that cuFuncSetAttribute may change.
 _SETTABLE = (
@@ -31,8 +32,23 @@ _SETTABLE = (
 def cuModuleLoadData(image: Any) -> tuple[CUresult, CUmodule]:
     """Load an image (PTX text, cubin or fatbin; bytes or an address) into the context."""
     me = client()
-    context = me.enter()
-    data = image_bytes(image)
+    return _load(me, me.enter(), image_bytes(image))
+
+
+@api(outputs=1)
+def cuModuleLoadFatBinary(fatCubin: Any) -> tuple[CUresult, CUmodule]:
+    """Load a fatbin into the context."""
+    return cuModuleLoadData(fatCubin)
+
+
+@api(outputs=1)
+def cuModuleLoad(fname: bytes | str) -> tuple[CUresult, CUmodule]:
+    """Load an image from a file of this machine into the context."""
+    me = client()
+    return _load(me, me.enter(), file_bytes(fname))
+
+
+def _load(me: Client, context: Context, data: bytes) -> tuple[CUresult, CUmodule]:
     handle = me.link.new_handle()
     reply = me.link.call(Op.MODULE_LOAD, handle, data=data)
     check(reply.result)

@@ -16,7 +16,7 @@ COMMON = ("outlast.errors", "outlast.cuda_types", "outlast._generated", "outlast
 PROCESS = (
     "outlast.available_memory",
     *("outlast.config", "outlast.log", "outlast.messages", "outlast.settings", "outlast.values"),
-    *("outlast.buffers", "outlast.zmtp", "outlast.zmtp_socket"),
+    *("outlast.buffers", "outlast.images", "outlast.zmtp", "outlast.zmtp_socket"),
 )
 ALLOWED = {
     "session": (*COMMON, "outlast.session"),

@@ -1,21 +1,23 @@
 """Names of the variables in an image, which CUDA does not list.
 
-PTX is read as text, a cubin by its symbol table, a fatbin by those of its entries that are
-not compressed. What cannot be read has no names: such variables are then no part of a
-session's state.
+PTX is read as text, a cubin by its symbol table, a fatbin entry by entry. What cannot be read
+has no names: such variables are then no part of a session's state.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 
-_ELF = b"\x7fELF"
-_FATBIN = struct.pack("<I", 0xBA55ED50)
-_FATBIN_HEADER = struct.Struct("<IHHQ")
-#: kind, version, header size, payload size.
-_ENTRY_HEADER = struct.Struct("<HHIQ")
-_PTX_KIND, _ELF_KIND = 1, 2
+from outlast import images
+from outlast.server.drivers import fatbin
+
+log = logging.getLogger(__name__)
+
+#: Most that is unpacked of one fatbin: they have the same variables for each architecture.
+MAX_UNPACKED = 1 << 30  # bytes
+
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMBOL_TABLE, _OBJECT = 2, 1
@@ -31,17 +33,17 @@ _NAME = re.compile(r"([A-Za-z_$%][\w$]*)\s*(?:\[[^\]]*\]\s*)*$")
 
 def variable_names(image: bytes) -> tuple[str, ...]:
     """Return the names of an image's variables in device memory, in order, each once."""
-    if image.startswith(_ELF):
+    if image.startswith(images.ELF):
         names = _elf_names(image)
-    elif image.startswith(_FATBIN):
+    elif image.startswith(images.FATBIN):
         names = _fatbin_names(image)
     else:
-        names = _ptx_names(image.partition(b"\0")[0].decode(errors="replace"))
+        names = _text_names(image)
     return tuple(dict.fromkeys(names))
 
 
-def _ptx_names(text: str) -> list[str]:
-    text = _COMMENT.sub(" ", text)
+def _text_names(image: bytes) -> list[str]:
+    text = _COMMENT.sub(" ", image.partition(b"\0")[0].decode(errors="replace"))
     # What is declared inside a function is not a variable of the module.
     names = []
     depth = 0
@@ -87,22 +89,19 @@ def _read_elf(image: bytes) -> list[str]:
 
 
 def _fatbin_names(image: bytes) -> list[str]:
+    names: list[str] = []
+    room = MAX_UNPACKED
     try:
-        _, _, start, size = _FATBIN_HEADER.unpack_from(image)
-        names = []
-        offset, end = start, start + size
-        while offset < end:
-            kind, _, header, length = _ENTRY_HEADER.unpack_from(image, offset)
-            body = image[offset + header : offset + header + length]
-            if kind == _ELF_KIND and body.startswith(_ELF):
-                names += _elf_names(body)
-            elif kind == _PTX_KIND and b".version" in body[:4096]:
-                names += _ptx_names(body.partition(b"\0")[0].decode(errors="replace"))
-            offset += header + length
-            if not header + length:
-                break
-    except struct.error:
-        return []
+        for entry in fatbin.entries(image):
+            if entry.kind in (fatbin.Kind.PTX, fatbin.Kind.ELF) and entry.size <= room:
+                room -= entry.size
+                contents = entry.unpack()
+                names += (
+                    _elf_names(contents) if entry.kind == fatbin.Kind.ELF else _text_names(contents)
+                )
+    except images.BadImage as error:
+        # The driver has loaded it all the same: it looks only at what is for its GPU.
+        log.warning("a fatbin cannot be read to its end: %s", error)
     return names
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+from outlast import images
 from outlast.cuda_types import CUfunction_attribute
+from outlast.server.drivers import fatbin
 from outlast.server.drivers.base import ParameterInfo
 from outlast.server.drivers.emulated.lower.builder import convert_literal
 from outlast.server.drivers.emulated.lower.kernel import LoweredKernel, lower_kernel
@@ -25,9 +26,6 @@ from outlast.server.drivers.emulated.ptx.problems import (
     NoBinaryForDevice,
     UnsupportedPtx,
 )
-
-_ELF = b"\x7fELF"
-_FATBIN = (b"\x50\xed\x55\xba", b"\xb1\x43\x62\x46")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +55,46 @@ class Kernel:
 
 
 def read_image(image: Any) -> str:
-    """Return the PTX text of an image: bytes, or the address of a zero-terminated text.
+    """Return the PTX text of an image: its bytes, or its address in this process.
+
+    Of a fatbin it is the text for the newest architecture that this device runs.
 
     Raises
     ------
     ImageError
-        It is no PTX text.
+        It has none.
     """
-    if isinstance(image, bytes | bytearray | memoryview):
-        data = bytes(image)
-    elif isinstance(image, str):
-        data = image.encode()
-    else:
-        data = _at_address(int(image))
-    if data[:4] == _ELF or data[:4] in _FATBIN:
-        raise NoBinaryForDevice
     try:
-        return data.split(b"\0", 1)[0].decode("ascii")
+        text = _text_of(_whole(image))
+    except images.BadImage as error:
+        raise ImageError(str(error)) from error
+    try:
+        return text.split(b"\0", 1)[0].decode("ascii")
     except UnicodeDecodeError as error:
         raise ImageError("the image is no PTX text") from error
 
 
-def _at_address(address: int) -> bytes:
-    if not address:
-        raise ImageError("the image is a null pointer")
-    if ctypes.string_at(address, 4) in (_ELF, *_FATBIN):
+def _whole(image: Any) -> bytes:
+    if isinstance(image, str):
+        return image.encode()
+    if isinstance(image, bytes | bytearray | memoryview):
+        return images.complete(bytes(image))
+    return images.at_address(int(image))
+
+
+def _text_of(image: bytes) -> bytes:
+    if image.startswith(images.ELF):
         raise NoBinaryForDevice
-    return ctypes.string_at(address)
+    if not image.startswith(images.FATBIN):
+        return image
+    major, minor = COMPUTE_CAPABILITY
+    entries = fatbin.entries(image)
+    best = fatbin.best_text(entries, 10 * major + minor)
+    if best is None:
+        held = sorted({e.arch for e in entries if e.kind == fatbin.Kind.PTX})
+        texts = f"PTX for {', '.join(map(str, held))} only" if held else "no PTX"
+        raise NoBinaryForDevice(f"the fatbin has {texts}; this device runs {major}{minor}")
+    return best.unpack()
 
 
 def read_program(text: str) -> Program:

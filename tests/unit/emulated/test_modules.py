@@ -13,6 +13,8 @@ from outlast.cuda_types import CUfunction_attribute as Attribute
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, NO_BINARY = 1, 2, 200, 209
 INVALID_PTX, UNSUPPORTED_VERSION, NOT_FOUND, NOT_SUPPORTED = 218, 222, 500, 801
 
+#: Machine code without anything in it.
+ELF = b"\x7fELF\2" + bytes(59)
 HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
@@ -27,8 +29,9 @@ def kernel_with(body: str) -> bytes:
         (b"", INVALID_IMAGE),
         (b"garbage", INVALID_IMAGE),
         (b"\xff\xfe\x00\x01", INVALID_IMAGE),
-        (b"\x7fELF" + bytes(60), NO_BINARY),
-        (b"\x50\xed\x55\xba" + bytes(60), NO_BINARY),
+        (ELF, NO_BINARY),
+        (ELF[:40], INVALID_IMAGE),
+        (b"\x50\xed\x55\xba" + bytes(60), INVALID_IMAGE),
         (b".version 99.0\n.target sm_80\n", UNSUPPORTED_VERSION),
         (b".version 8.0\n", INVALID_PTX),
         (b".version eight\n.target sm_80\n", INVALID_PTX),
@@ -69,7 +72,7 @@ def test_an_image_may_be_the_address_of_a_text(host: Any) -> None:
     result, module = host.cuda.cuModuleLoadData(ctypes.addressof(text))
     assert result == 0
     assert host.cuda.cuModuleGetFunction(module, b"k")[0] == 0
-    elf = ctypes.create_string_buffer(b"\x7fELF" + bytes(60))
+    elf = ctypes.create_string_buffer(ELF)
     assert host.cuda.cuModuleLoadData(ctypes.addressof(elf))[0] == NO_BINARY
     assert host.cuda.cuModuleLoadData(0)[0] == INVALID_IMAGE
 

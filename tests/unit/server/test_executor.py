@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from helpers.fatbins import sample, wrapper
 
 from outlast.errors import ProtocolError, ReplayDiverged
 from outlast.server.drivers import get_driver
@@ -21,7 +22,7 @@ RETAIN = wire.pack_record(Op.PRIMARY_RETAIN, 0)
 BIND = wire.pack_record(Op.BIND, 1, primary_context(0))
 ALLOC = wire.pack_record(Op.MEM_ALLOC, 4096)
 MEM_INFO = wire.pack_record(Op.MEM_INFO, 2)
-OUT_OF_MEMORY, INVALID_VALUE = 2, 1
+OUT_OF_MEMORY, INVALID_VALUE, INVALID_IMAGE = 2, 1, 200
 
 
 @pytest.fixture
@@ -321,3 +322,10 @@ def test_whoever_counts_on_the_session_is_told_before_anything_changes_it(execut
     executor.settle()
     assert told == [0, 1, 3]
     assert executor.poisoned
+
+
+@pytest.mark.parametrize("image", [wrapper(0x1000), sample("size")[:-1], b"\x7fELF\2 and no more"])
+def test_an_image_that_a_device_would_read_beyond_never_reaches_it(executor, image, monkeypatch):
+    monkeypatch.setattr(executor.driver, "cuModuleLoadData", pytest.fail)
+    executor.run(2, 1, 0, BIND + wire.pack_record(Op.MODULE_LOAD, STREAM, data=image), [])
+    assert [(r.number, r.result) for r in replies(executor)] == [(2, INVALID_IMAGE)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 
 import pytest
 from helpers.fake_link import image
+from helpers.fatbins import InMemory, sample, wrapper
 
 from outlast.cuda_types import CUfunction_attribute
 from outlast.session.schema import Op
@@ -38,14 +40,41 @@ def test_an_image_given_by_address_ends_at_its_nul(link, context):
 def test_binary_images_given_by_address_arrive_whole(link, context):
     fatbin = (0xBA55ED50).to_bytes(4, "little") + bytes([1, 0, 16, 0]) + (5).to_bytes(8, "little")
     fatbin += b"\0ab\0c"
-    elf = bytearray(b"\x7fELF".ljust(64, b"\0"))
+    elf = bytearray(b"\x7fELF\2".ljust(64, b"\0"))
     elf[40:48] = (64).to_bytes(8, "little")
-    elf[58:62] = bytes([8, 0, 3, 0])
-    elf += b"\0" * 24
+    elf[58:62] = bytes([64, 0, 3, 0])
+    elf += b"\0" * 3 * 64
     for binary in (fatbin, bytes(elf)):
         holder = ctypes.create_string_buffer(binary + b"behind")
         assert driver.cuModuleLoadData(ctypes.addressof(holder)) == (218, None)
         assert link.calls[-1][2] == binary
+
+
+def test_a_wrapper_is_followed_before_anything_travels(link, context):
+    held = InMemory(sample("size"))
+    for form in (wrapper(held.address), InMemory(wrapper(held.address)).address):
+        assert driver.cuModuleLoadData(form) == (218, None)
+    assert [call[2] for call in link.of(Op.MODULE_LOAD)] == [sample("size")] * 2
+
+
+@pytest.mark.parametrize(
+    "form",
+    [wrapper(0x10_0000), 0x10_0000, sample("size")[:-1], sample("cubin")[:1000], b"\x7fELF"],
+)
+def test_an_image_that_is_not_all_there_is_refused_with_the_reason(link, context, form):
+    assert driver.cuModuleLoadData(form) == (200, None)
+    assert link.of(Op.MODULE_LOAD) == []
+    assert re.search("no memory at 0x100000|cut off", str(driver.last_error()))
+
+
+def test_a_file_is_read_where_the_program_is(link, context, tmp_path):
+    path = tmp_path / "kernels.fatbin"
+    assert driver.cuModuleLoad(str(path).encode()) == (301, None)
+    path.write_bytes(sample("speed"))
+    assert driver.cuModuleLoad(str(path)) == (218, None)
+    path.write_bytes(b"")
+    assert driver.cuModuleLoad(str(path)) == (200, None)
+    assert [call[2] for call in link.of(Op.MODULE_LOAD)] == [sample("speed")]
 
 
 def test_a_bad_image_is_refused(link, context):

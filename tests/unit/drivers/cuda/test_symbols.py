@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from helpers.fatbins import ELF, LZ4, ZSTD, entry, fatbin, sample
 
 from outlast.server.drivers.cuda.symbols import variable_names
 
@@ -67,14 +68,6 @@ CUBIN = elf(
 )
 
 
-def fatbin(*entries: tuple[int, bytes]) -> bytes:
-    """Return a container of (kind, body) entries."""
-    body = b"".join(
-        struct.pack("<HHIQ", kind, 0, 64, len(b)) + bytes(48) + b for kind, b in entries
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
-
-
 def test_variables_of_ptx_text_are_those_outside_functions() -> None:
     assert variable_names(PTX) == NAMES
 
@@ -87,17 +80,30 @@ def test_variables_of_a_cubin_are_its_objects_in_device_memory() -> None:
     assert variable_names(CUBIN) == ("counter", "weights")
 
 
-def test_variables_of_a_fatbin_are_those_of_its_entries_once_each() -> None:
-    image = fatbin((2, CUBIN), (1, b".version 8.0\n" + PTX), (2, b"compressed"))
+@pytest.mark.parametrize("packed", [0, LZ4, ZSTD])
+def test_variables_of_a_fatbin_are_those_of_its_entries_once_each(packed: int) -> None:
+    image = fatbin(
+        entry(ELF, 80, CUBIN), entry(1, 80, b".version 8.0\n" + PTX, packed), entry(ELF, 90, b"?")
+    )
     assert variable_names(image) == ("counter", "weights", "table", "last", "behind")
 
 
 @pytest.mark.parametrize("length", range(0, len(CUBIN), 7))
 def test_image_that_ends_early_has_no_more_names_than_the_whole(length: int) -> None:
     assert set(variable_names(CUBIN[:length])) <= {"counter", "weights"}
-    assert set(variable_names(fatbin((2, CUBIN))[:length])) <= {"counter", "weights"}
+    assert set(variable_names(fatbin(entry(ELF, 80, CUBIN))[:length])) <= {"counter", "weights"}
 
 
 def test_checked_in_kernels_have_no_variables() -> None:
     root = Path(__file__).resolve().parents[4]
     assert variable_names((root / "examples/resume_training/kernels.ptx").read_bytes()) == ()
+
+
+@pytest.mark.parametrize("name", ["none", "speed", "size", "all-speed", "cubin"])
+def test_variables_of_what_the_compilers_tools_have_made_are_found(name: str) -> None:
+    assert variable_names(sample(name)) == ("scale",)
+
+
+def test_a_damaged_entry_hides_only_what_is_behind_it() -> None:
+    damaged = entry(1, 80, PTX, ZSTD, size=5)
+    assert variable_names(fatbin(entry(ELF, 80, CUBIN), damaged)) == ("counter", "weights")
