@@ -18,6 +18,7 @@ from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
 from outlast.server.calls.launch import launch, learn
 from outlast.server.drivers.base import Driver
 from outlast.server.launches import LAUNCH, Launches
+from outlast.server.replay import Replay
 from outlast.server.rest import Rest
 from outlast.server.wait import Wait
 from outlast.session import wire
@@ -30,10 +31,9 @@ from outlast.session.wire import Reply
 #: Their first field is the handle they make; when they fail, it is dead from the start.
 ONE_WAY_CREATES = frozenset({Op.FUNCTION_GET, Op.STREAM_CREATE, Op.EVENT_CREATE})
 # Looked at for each call, and slow to get from their classes.
-_LAUNCH, _BIND, _OUTCOME = Op.LAUNCH, Op.BIND, Op.OUTCOME
+_LAUNCH, _BIND, _OUTCOME, _ORDERS = Op.LAUNCH, Op.BIND, Op.OUTCOME, (Op.MARKED, Op.WAITED)
 _ONE_WAY = OpClass.ONE_WAY
-SUCCESS = int(CUresult.CUDA_SUCCESS)
-NOT_READY = int(CUresult.CUDA_ERROR_NOT_READY)
+SUCCESS, NOT_READY = int(CUresult.CUDA_SUCCESS), int(CUresult.CUDA_ERROR_NOT_READY)
 #: How long a query waits for replayed work before it says that it is not done.
 REPLAY_PATIENCE = 5.0  # seconds
 
@@ -96,8 +96,7 @@ class Executor:
         #: Whether somebody counts on the session as it is.
         self.rest = Rest()
         self._imposed: tuple[Any, ...] | None = None
-        self._replaying = False
-        self._replayed = 0
+        self.replay = Replay(driver, self.handles)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class Executor:
         self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
         self.rest.batch(skip < count)
-        self._replaying = host.state is State.REPLAYING
+        self.replay.under_way = host.state is State.REPLAYING
         calls = wire.CallStream(stream, payloads)
         end = len(stream)
         # Most batches begin with what the one before began with.
@@ -158,6 +157,9 @@ class Executor:
                         self._bind(args[1])
                 elif codec.op is _OUTCOME:
                     self._imposed = args
+                elif codec.op in _ORDERS:
+                    if seq + 1 >= start:
+                        self._keep_order(codec.op, *args)
                 else:
                     self._query(codec.op, args)
             calls.close()
@@ -166,8 +168,7 @@ class Executor:
         finally:
             self.in_call = None
             issued[1] = 0
-            if self._replaying:
-                self._replaying, self._replayed = False, driver.ticket()
+            self.replay.end_batch()
 
     def settle(self) -> None:
         """Answer the waits that are done, in the order they were issued."""
@@ -257,7 +258,7 @@ class Executor:
         """
         until = float("inf")
         if not self.driver.done(ticket):
-            if not self._replaying and ticket > self._replayed:
+            if not self.replay.covers(ticket):
                 return NOT_READY, b""
             until = time.monotonic() + REPLAY_PATIENCE
         # Through the queue, so that it does not overtake the data of copies before it.
@@ -420,6 +421,14 @@ class Executor:
             self.rest.end()
             self.poisoned = result
             self.host.reply(Reply(ReplyKind.DEFERRED, self.seq, result, self.context))
+
+    def _keep_order(self, op: Op, context: int, number: int, what: int, handle: int) -> None:
+        bound = self.context
+        if context != bound:
+            self._bind(context)  # the special streams are those of the bound context
+        self.replay.keep_order(op, number, what, handle)
+        if context != bound:
+            self._bind(bound)
 
     def _bind(self, context: int) -> None:
         real = self.handles.real[HandleKind.CONTEXT].get(context, 0)

@@ -7,7 +7,6 @@ sockets, threads and time; one lock of the link guards every method.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,10 @@ from outlast.session import inventory, layout, wire
 from outlast.session.calllog import Batch, CallLog, Outcome, Payload
 from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
+from outlast.session.ends import End, Ends
 from outlast.session.openbatch import OpenBatch
 from outlast.session.pending import Pending, Query, gaps, in_order
+from outlast.session.phase import Phase
 from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import (
     DEFAULT_WINDOW,
@@ -38,15 +39,6 @@ BATCH_CALLS = 64
 BATCH_BYTES = 256 << 10
 #: Batches sent and not yet applied: far below what ZeroMQ's queues take.
 WINDOW_BATCHES = 256
-
-
-class Phase(enum.Enum):
-    """Where a client session stands."""
-
-    DETACHED = "detached"
-    ATTACHED = "attached"
-    CLOSED = "closed"
-
 
 _ATTACHED, _ANSWER = Phase.ATTACHED, ReplyKind.ANSWER
 
@@ -109,6 +101,7 @@ class ClientSession:
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0
         self._landed_deferred = LandedFailures()
+        self.ends = Ends()
         #: Seq of the epoch that was adopted: calls up to it are another client's.
         self._base = 0
         self._ack_due = False
@@ -129,23 +122,30 @@ class ClientSession:
         """
         batch = self.open
         calls = batch.calls
+        ends = self.ends
+        if ends.some:
+            record = ends.before(record)
         calls.append((bind, record, payload))
+        if ends.some:
+            ends.clear()  # should Ctrl-C come before this, they are only said again
         batch.bytes += len(record) if payload is None else len(record) + len(payload)
         count = len(calls)
         if count >= BATCH_CALLS or batch.bytes >= BATCH_BYTES:
             self.seal()
         return batch.first_seq + count - 1
 
-    def expect(self, op: Op, seq: int, out: memoryview | None = None) -> Pending:
-        """Register that the program waits for the outcome of ``seq``."""
-        pending = Pending(op, seq, out)
-        self._pending[seq] = pending
+    def expect(
+        self, op: Op, seq: int, out: memoryview | None = None, end: End | None = None
+    ) -> Pending:
+        """Register that the program waits for the outcome of ``seq``, which may tell an end."""
+        pending = self._pending[seq] = Pending(op, seq, out, end)
         return pending
 
     def ask(self, op: Op, args: Sequence[int], bind: bytes) -> Pending:
         """Queue a query behind everything appended so far."""
         self.seal()
-        pending = Pending(op, self.next_qid)
+        handle = args[-1] if args else 0
+        pending = Pending(op, self.next_qid, None, self.ends.ask(op, handle, bind))
         self.next_qid += 1
         records = bind + wire.pack_record(op, pending.number, *args)
         query = Query(self.next_seq - 1, records, pending)
@@ -423,6 +423,8 @@ class ClientSession:
     def _settle(self, pending: Pending, reply: Reply, seq: int) -> None:
         if not reply.result:
             self.recovery.went_well(pending.op, seq)
+            if pending.end is not None:
+                self.ends.tell(pending.end)
         elif is_sticky(reply.result):
             self.sticky = self.sticky or reply.result
         pending.settle(reply)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from outlast.errors import OutlastError, ProtocolError
 from outlast.session.calllog import Batch
+from outlast.session.ends import End
 from outlast.session.schema import Op
 from outlast.session.wire import Reply
 
@@ -14,13 +15,17 @@ from outlast.session.wire import Reply
 class Pending:
     """A call or query whose answer the program waits for."""
 
-    __slots__ = ("done", "error", "number", "op", "out", "reply")
+    __slots__ = ("done", "end", "error", "number", "op", "out", "reply")
 
-    def __init__(self, op: Op, number: int, out: memoryview | None = None) -> None:
+    def __init__(
+        self, op: Op, number: int, out: memoryview | None = None, end: End | None = None
+    ) -> None:
         self.op = op
         self.number = number
         #: Where the bytes of a device-to-host copy land.
         self.out = out
+        #: What it tells the end of.
+        self.end = end
         self.done = False
         self.reply: Reply | None = None
         #: Why no answer will come.

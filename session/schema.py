@@ -16,7 +16,7 @@ from dataclasses import dataclass
 #: Version of the link protocol; HELLO carries it and must match.
 PROTOCOL_VERSION = 1
 #: Version of stored call streams (client logs live longer than a server).
-STREAM_FORMAT = 1
+STREAM_FORMAT = 2
 
 #: No frame is larger, so that a heartbeat never waits long behind one.
 MAX_FRAME = 1 << 20  # 1 MiB
@@ -118,6 +118,8 @@ class Op(enum.IntEnum):
 
     BIND = 1
     OUTCOME = 2
+    MARKED = 3
+    WAITED = 4
 
     PRIMARY_RETAIN = 16
     PRIMARY_RELEASE = 17
@@ -179,6 +181,20 @@ OPS: dict[Op, OpSpec] = dict(
             _C,
             "seq:u64 result:i32 value:u64",
             "Recorded outcome of the call `seq` behind it: replay imposes it and sends no reply.",
+        ),
+        _op(
+            Op.MARKED,
+            _C,
+            "context:u64 number:u64 what:u32 handle:u64",
+            "Here the client asked for the end of work: a stream's (`what` is the number of "
+            "STREAM_SYNC), an event's record (EVENT_SYNC) or all (CTX_SYNC).",
+        ),
+        _op(
+            Op.WAITED,
+            _C,
+            "context:u64 number:u64 what:u32 handle:u64",
+            "By here the client knew of the end of what it had marked, or, with the number 0, of "
+            "what the record itself says. What follows runs behind such work that is replayed.",
         ),
         _op(
             Op.PRIMARY_RETAIN,

@@ -17,7 +17,8 @@ from outlast.errors import (
     ServerUnreachable,
 )
 from outlast.session import retry
-from outlast.session.client import ClientSession, Phase
+from outlast.session.client import ClientSession
+from outlast.session.phase import Phase
 from outlast.shim.handshake import Handshake
 from outlast.shim.pump import Pump
 from outlast.shim.settings import LinkSettings

@@ -18,9 +18,10 @@ from typing import Any
 from outlast.errors import LinkClosed, LogFull
 from outlast.messages import keep_freed_memory
 from outlast.session import wire
-from outlast.session.client import ClientSession, Phase
+from outlast.session.client import ClientSession
 from outlast.session.ids import HandleAllocator
 from outlast.session.pending import Pending
+from outlast.session.phase import Phase
 from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
 from outlast.shim.caretaker import Caretaker
 from outlast.shim.late_answer import LateAnswer
@@ -302,7 +303,9 @@ class SessionLink:
             lane.last = seq = self._session.append(record, bind)
             lane.taken += 1 + length // COPY_UNIT
             target = view[offset : offset + length]
-            pieces.append(self._session.expect(Op.COPY_DTOH, seq, target))
+            last = offset + length == size
+            end = self._session.ends.ask(Op.COPY_DTOH, lane.handle, bind) if last else None
+            pieces.append(self._session.expect(Op.COPY_DTOH, seq, target, end))
         self._session.seal()
 
     def write_from(self, address: int, lane: Lane, flags: int, data: memoryview) -> int:

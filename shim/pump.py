@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from outlast.errors import OutlastError, ProtocolError, SessionFenced
 from outlast.session import wire
-from outlast.session.client import ClientSession, Phase
+from outlast.session.client import ClientSession
+from outlast.session.phase import Phase
 from outlast.session.schema import Kind
 from outlast.shim.handshake import refusal
 from outlast.shim.settings import LinkSettings

@@ -159,6 +159,10 @@ class Driver(ABC):
         """Name the latest record of ``event``; 0 (always done) if never recorded."""
 
     @abstractmethod
+    def order_after(self, ticket: int) -> None:
+        """Let what is enqueued from now on, in any stream, run behind ``ticket``'s work."""
+
+    @abstractmethod
     def done(self, ticket: int) -> bool:
         """Return whether the work behind ``ticket`` has completed (or a fault ended it)."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from model.parts import PROGRESS, Action, Bounds, Client, State
 
-from outlast.session.client import Phase
 from outlast.session.host import State as HostState
+from outlast.session.phase import Phase
 
 
 class Happenings(State):

@@ -6,7 +6,7 @@ from model.parts import Client, ModelWorker, Violation
 from model.world import World
 
 from outlast.errors import SessionBusy, SessionFenced, SessionLost
-from outlast.session.client import Phase
+from outlast.session.phase import Phase
 
 #: Every property's name and what it says.
 PROPERTIES = {

@@ -97,6 +97,7 @@ def test_worker_that_dies_in_the_middle_of_a_streams_work_is_followed_by_one_tha
         program.launch(kernel, (("pointer", target), ("u32", digit)), stream)
     program.free_in(stream, scratch)
     server.kill_workers()
+    program.sync()  # nothing else orders the copy behind the stream's work
     assert program.number(target) == 123
     assert program.alloc_in(stream, 1 << 20) == scratch
     program.launch(kernel, (("pointer", target), ("u32", 4)), stream)

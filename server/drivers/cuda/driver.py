@@ -73,6 +73,10 @@ class CudaDriver(ModuleCalls, Driver):
             return 0
         return self.timeline.name(found.mark)
 
+    def order_after(self, ticket: int) -> None:
+        """Let what is enqueued from now on, in any stream, run behind ``ticket``'s work."""
+        self.timeline.order_after(ticket)
+
     def done(self, ticket: int) -> bool:
         """Return whether the work behind ``ticket`` has completed (or a fault ended it)."""
         return self.timeline.done(ticket)

@@ -84,6 +84,9 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         found = self._events.get(event)
         return found.ticket if found is not None else 0
 
+    def order_after(self, ticket: int) -> None:
+        """Let later work run behind ``ticket``'s: the engine goes by the order of issue anyway."""
+
     def done(self, ticket: int) -> bool:
         """Return whether the work behind ``ticket`` has completed or was skipped."""
         return self.engine.done(ticket)

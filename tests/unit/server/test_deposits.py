@@ -110,7 +110,7 @@ def test_a_new_keeper_is_told_everything_anew(
     leave(deposit, CHUNK)
     assert not deposit.lost
     end_keeper(tmp_path)
-    assert deposit.lost
+    assert_eventually(lambda: deposit.lost, "its end is noticed")
     with pytest.raises(KeeperError, match="no keeper runs"):
         deposit.claim()
     assert (deposit.at_rest, executor.rest.at_end) == (False, None)

@@ -24,7 +24,7 @@ from helpers.client_session import (
 from outlast.errors import LinkClosed, ProtocolError, SessionLost
 from outlast.session import wire
 from outlast.session.calllog import CallLog
-from outlast.session.client import Phase
+from outlast.session.phase import Phase
 from outlast.session.schema import HANDLE_FIRST, Intent, Op, ReplyKind
 from outlast.session.wire import Reply
 

@@ -1,0 +1,96 @@
+"""What a program has been told is done, for the log: replay has to keep that order.
+
+A program that waits for one stream and then gives work to another relies on the wait, and
+nothing else orders the two. A replay does not wait where the program did. So both stand in
+the log, each in front of the call behind it: what was waited for (MARKED), and that the
+program knew of its end (WAITED). There the replay lets everything run behind that work. If no
+call came in between, WAITED alone says both.
+"""
+
+from __future__ import annotations
+
+from outlast.session import wire
+from outlast.session.schema import Op
+
+#: What an answer tells the end of: a stream's work, an event's record, all work.
+_WHAT = {
+    Op.STREAM_SYNC: Op.STREAM_SYNC,
+    Op.STREAM_QUERY: Op.STREAM_SYNC,
+    Op.COPY_DTOH: Op.STREAM_SYNC,
+    Op.EVENT_SYNC: Op.EVENT_SYNC,
+    Op.EVENT_QUERY: Op.EVENT_SYNC,
+    Op.EVENT_ELAPSED: Op.EVENT_SYNC,
+    Op.CTX_SYNC: Op.CTX_SYNC,
+}
+
+
+class End:
+    """The end of some work that somebody has asked for."""
+
+    __slots__ = ("bind", "handle", "number", "what")
+
+    def __init__(self, what: Op, handle: int, bind: bytes) -> None:
+        self.what = what
+        self.handle = handle
+        self.bind = bind
+        #: Names it in the log; 0 while that does not have it.
+        self.number = 0
+
+    def record(self, op: Op) -> bytes:
+        """Return what the log says of it."""
+        context = wire.CallStream(self.bind).read()[1][1]
+        return wire.pack_record(op, context, self.number, self.what, self.handle)
+
+
+class Ends:
+    """What stands in front of the next call."""
+
+    def __init__(self) -> None:
+        #: Whether there is anything.
+        self.some = False
+        self._asked: dict[End, None] = {}
+        self._told: dict[tuple[int, Op, int, bytes], End] = {}
+        self._number = 0
+
+    def ask(self, op: Op, handle: int, bind: bytes) -> End | None:
+        """Note that a program asks for an end.
+
+        Parameters
+        ----------
+        op : Op
+            Its query, or the copy that it waits for; None is returned if that tells nothing.
+        handle : int
+            The stream or event that it is about.
+        bind : bytes
+            The caller's packed BIND.
+        """
+        what = _WHAT.get(op)
+        if what is None:
+            return None
+        end = End(what, handle, bind)
+        self._asked[end] = None
+        self.some = True
+        return end
+
+    def tell(self, end: End) -> None:
+        """Note that the program is about to hear of an end."""
+        if end in self._asked:
+            del self._asked[end]
+            end.number = 0  # no call has come in between
+        self._told[end.number, end.what, end.handle, end.bind] = end
+        self.some = True
+
+    def before(self, record: bytes) -> bytes:
+        """Return a call's record behind what was told and asked before it."""
+        for end in self._asked:
+            if not end.number:
+                self._number += 1
+                end.number = self._number
+        told = [end.record(Op.WAITED) for end in self._told.values()]
+        return b"".join((*told, *(end.record(Op.MARKED) for end in self._asked), record))
+
+    def clear(self) -> None:
+        """Note that this is logged."""
+        self._asked.clear()
+        self._told.clear()
+        self.some = False
