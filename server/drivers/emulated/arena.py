@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from outlast.errors import CheckpointError, ConfigError, RestoreFailed
 from outlast.server.drivers.emulated import pages
 from outlast.server.drivers.emulated.engine import Engine
-from outlast.server.drivers.emulated.runtime import MAX_THREADS, WORKER, WORKER_FIELDS
+from outlast.server.drivers.emulated.runtime import (
+    BARRIER_WORDS,
+    BARRIERS,
+    MATRIX_BYTES,
+    MAX_THREADS,
+    WORKER,
+    WORKER_FIELDS,
+)
 from outlast.server.drivers.first_fit import FirstFit
 
 PAGE = 4096  # bytes
@@ -96,7 +103,9 @@ class Arena:
 
     def _make_worker(self) -> ctypes.Array[ctypes.c_uint64]:
         lists = MAX_THREADS * 8
-        self._lists = ctypes.create_string_buffer(lists * 5)
+        barriers = 4 * BARRIERS * BARRIER_WORDS
+        matrices = MAX_THREADS * MATRIX_BYTES
+        self._lists = ctypes.create_string_buffer(lists * 6 + barriers + matrices)
         first = ctypes.addressof(self._lists)
         worker = (ctypes.c_uint64 * len(WORKER_FIELDS))()
         values = {
@@ -116,6 +125,9 @@ class Arena:
             "states": first + 3 * lists,
             "arrived": first + 4 * lists,
             "ballot": first + 4 * lists + lists // 2,
+            "keys": first + 5 * lists,
+            "barriers": first + 6 * lists,
+            "matrix": first + 6 * lists + barriers,
         }
         for name, value in values.items():
             worker[WORKER[name]] = value

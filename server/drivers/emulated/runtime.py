@@ -1,9 +1,8 @@
 """What compiled kernels share with the engine: the worker block and helper functions in IR.
 
 A worker block is an array of 64-bit words that tells a kernel where everything is.
-Kernels whose threads meet (barriers, warp operations) run each thread as a coroutine;
-`SCHEDULER` resumes them: it runs a warp's lanes in order, exchanges values when all live
-lanes of the warp wait, and releases the block's barrier when all live threads wait there.
+Kernels whose threads meet (barriers, warp operations) run each thread as a coroutine, which
+`scheduler` resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ WORKER_FIELDS = (
     *("params", "pagemap", "arena_base", "pages", "shared_base", "shared_size", "local_base"),
     *("nx", "ny", "nz", "gx", "gy", "gz", "dynamic"),
     *("error", "printf", "frame_base", "frame_end", "frame_cursor"),
-    *("handles", "states", "outbox", "inbox", "arrived", "ballot"),
+    *("handles", "states", "outbox", "inbox", "keys", "arrived", "ballot", "barriers", "matrix"),
 )
 WORKER = {name: index for index, name in enumerate(WORKER_FIELDS)}
 
@@ -27,8 +26,16 @@ THREAD_ARGUMENTS = {
 
 MAX_THREADS = 1024  # of a block
 
-# States of a thread that has returned to the scheduler.
+# States of a thread that has returned to the scheduler, in the low bits of a word. Above them are
+# the number of the barrier and the line of the PTX.
 FINISHED, AT_BARRIER, AT_WARP = 0, 1, 2
+STATE_MASK, ID_SHIFT, LINE_SHIFT = 3, 2, 6
+BARRIERS = 16
+#: Words of 32 bits that a barrier has: threads needed (0: all), arrived without waiting; and of
+#: the last time that it let threads go on, how many had a true predicate, and how many there were.
+BARRIER_WORDS = 4
+#: Bytes in which a thread shows its part of matrices.
+MATRIX_BYTES = 64
 
 
 def load_word(name: str, kind: str = "ptr", result: str | None = None) -> str:
@@ -106,10 +113,11 @@ bad:                                    ; the layout bounds a frame, so this is 
   call void @llvm.trap()
   unreachable
 }}
-define internal void @drop_frames(ptr %w) {{
-{load_word("frame_base", "i64")}
+define internal void @begin_block(ptr %w) {{
+{load_word("frame_base", "i64")}{load_word("barriers")}
   %cursor = getelementptr i64, ptr %w, i64 {WORKER["frame_cursor"]}
   store i64 %frame_base, ptr %cursor
+  store [{BARRIER_WORDS * BARRIERS} x i32] zeroinitializer, ptr %barriers
   ret void
 }}
 define internal void @keep_handle(ptr %w, i32 %thread, ptr %handle) {{
@@ -128,6 +136,46 @@ define internal void @put_value(ptr %w, i32 %thread, i64 %value) {{
 {load_word("outbox")}
   %slot = getelementptr i64, ptr %outbox, i32 %thread
   store i64 %value, ptr %slot
+  ret void
+}}
+define internal void @put_key(ptr %w, i32 %thread, i64 %key) {{
+{load_word("keys")}
+  %slot = getelementptr i64, ptr %keys, i32 %thread
+  store i64 %key, ptr %slot
+  ret void
+}}
+define internal ptr @barrier_slot(ptr %w, i32 %field, i32 %number) {{
+{load_word("barriers")}
+  %row = mul i32 %field, {BARRIERS}
+  %index = add i32 %row, %number
+  %slot = getelementptr i32, ptr %barriers, i32 %index
+  ret ptr %slot
+}}
+define internal i32 @barrier_word(ptr %w, i32 %field, i32 %number) {{
+  %slot = call ptr @barrier_slot(ptr %w, i32 %field, i32 %number)
+  %value = load i32, ptr %slot
+  ret i32 %value
+}}
+define internal void @need(ptr %w, i32 %number, i32 %count) {{
+  %slot = call ptr @barrier_slot(ptr %w, i32 0, i32 %number)
+  store i32 %count, ptr %slot
+  ret void
+}}
+; A barrier counts whole warps, so the block's last thread stands for the lanes behind it.
+define internal void @arrive(ptr %w, i32 %thread, i32 %number) {{
+{load_word("nx", "i64")}{load_word("ny", "i64")}{load_word("nz", "i64")}
+  %nxy = mul i64 %nx, %ny
+  %n = mul i64 %nxy, %nz
+  %n32 = trunc i64 %n to i32
+  %next = add i32 %thread, 1
+  %last = icmp eq i32 %next, %n32
+  %lane = and i32 %thread, 31
+  %behind = sub i32 32, %lane
+  %weight = select i1 %last, i32 %behind, i32 1
+  %slot = call ptr @barrier_slot(ptr %w, i32 1, i32 %number)
+  %old = load i32, ptr %slot
+  %new = add i32 %old, %weight
+  store i32 %new, ptr %slot
   ret void
 }}
 define internal i64 @get_value(ptr %w, i32 %thread, i32 %lane) {{
@@ -151,111 +199,5 @@ define internal i32 @get_ballot(ptr %w, i32 %thread) {{
   %slot = getelementptr i32, ptr %ballot, i32 %warp
   %value = load i32, ptr %slot
   ret i32 %value
-}}
-"""
-
-SCHEDULER = f"""
-define internal void @run_block(ptr %w, i32 %n) noinline {{
-entry:
-{load_word("handles")}{load_word("states")}{load_word("outbox")}{load_word("inbox")}
-{load_word("arrived")}{load_word("ballot")}
-  %n31 = add i32 %n, 31
-  %warps = lshr i32 %n31, 5
-  br label %round
-round:                                  ; run every warp up to the block's barrier or its end
-  br label %warp
-warp:
-  %wi = phi i32 [0, %round], [%wi.next, %warp.done]
-  %waiting = phi i32 [0, %round], [%waiting.next, %warp.done]
-  %t0 = shl i32 %wi, 5
-  %t32 = add i32 %t0, 32
-  %full = icmp ult i32 %t32, %n
-  %t1 = select i1 %full, i32 %t32, i32 %n
-  br label %scan
-scan:                                   ; who waits for the warp, and with which value
-  br label %scan.lane
-scan.lane:
-  %si = phi i32 [%t0, %scan], [%si.next, %scan.next]
-  %here = phi i32 [0, %scan], [%here.next, %scan.next]
-  %votes = phi i32 [0, %scan], [%votes.next, %scan.next]
-  %barred = phi i32 [0, %scan], [%barred.next, %scan.next]
-  %state.p = getelementptr i32, ptr %states, i32 %si
-  %state = load i32, ptr %state.p
-  %at.warp = icmp eq i32 %state, {AT_WARP}
-  %at.bar = icmp eq i32 %state, {AT_BARRIER}
-  %at.bar32 = zext i1 %at.bar to i32
-  %barred.next = or i32 %barred, %at.bar32
-  br i1 %at.warp, label %collect, label %scan.next
-collect:
-  %out.p = getelementptr i64, ptr %outbox, i32 %si
-  %out = load i64, ptr %out.p
-  %in.p = getelementptr i64, ptr %inbox, i32 %si
-  store i64 %out, ptr %in.p
-  br label %scan.next
-scan.next:
-  %value = phi i64 [0, %scan.lane], [%out, %collect]
-  %one = phi i32 [0, %scan.lane], [1, %collect]
-  %lane = and i32 %si, 31
-  %bit = shl i32 %one, %lane
-  %here.next = or i32 %here, %bit
-  %value32 = trunc i64 %value to i32
-  %vote = and i32 %value32, 1
-  %vote.bit = shl i32 %vote, %lane
-  %votes.next = or i32 %votes, %vote.bit
-  %si.next = add i32 %si, 1
-  %scan.more = icmp ult i32 %si.next, %t1
-  br i1 %scan.more, label %scan.lane, label %scan.done
-scan.done:
-  %nobody = icmp eq i32 %here.next, 0
-  br i1 %nobody, label %warp.done, label %exchange
-exchange:                               ; publish the warp's values and resume its lanes
-  %arrived.slot = getelementptr i32, ptr %arrived, i32 %wi
-  store i32 %here.next, ptr %arrived.slot
-  %ballot.slot = getelementptr i32, ptr %ballot, i32 %wi
-  store i32 %votes.next, ptr %ballot.slot
-  br label %resume.lane
-resume.lane:
-  %ri = phi i32 [%t0, %exchange], [%ri.next, %resume.next]
-  %ri.lane = and i32 %ri, 31
-  %ri.mask = lshr i32 %here.next, %ri.lane
-  %ri.bit = and i32 %ri.mask, 1
-  %ri.on = icmp ne i32 %ri.bit, 0
-  br i1 %ri.on, label %resume, label %resume.next
-resume:
-  %rh.p = getelementptr ptr, ptr %handles, i32 %ri
-  %rh = load ptr, ptr %rh.p
-  call void @llvm.coro.resume(ptr %rh)
-  br label %resume.next
-resume.next:
-  %ri.next = add i32 %ri, 1
-  %resume.more = icmp ult i32 %ri.next, %t1
-  br i1 %resume.more, label %resume.lane, label %scan
-warp.done:
-  %waiting.next = or i32 %waiting, %barred.next
-  %wi.next = add i32 %wi, 1
-  %warp.more = icmp ult i32 %wi.next, %warps
-  br i1 %warp.more, label %warp, label %round.done
-round.done:
-  %finished = icmp eq i32 %waiting.next, 0
-  br i1 %finished, label %done, label %release
-release:                                ; every live thread is at the barrier
-  br label %release.thread
-release.thread:
-  %bi = phi i32 [0, %release], [%bi.next, %release.next]
-  %bstate.p = getelementptr i32, ptr %states, i32 %bi
-  %bstate = load i32, ptr %bstate.p
-  %bwait = icmp eq i32 %bstate, {AT_BARRIER}
-  br i1 %bwait, label %release.one, label %release.next
-release.one:
-  %bh.p = getelementptr ptr, ptr %handles, i32 %bi
-  %bh = load ptr, ptr %bh.p
-  call void @llvm.coro.resume(ptr %bh)
-  br label %release.next
-release.next:
-  %bi.next = add i32 %bi, 1
-  %release.more = icmp ult i32 %bi.next, %n
-  br i1 %release.more, label %release.thread, label %round
-done:
-  ret void
 }}
 """

@@ -52,9 +52,13 @@ _FAULT_TEXTS = {
     700: "illegal memory access",
     702: "the kernel ran longer than the watchdog allows",
     710: "a device assertion failed",
+    714: "the stack of calls is full",
     716: "misaligned address",
+    718: "a call of an address at which no function is",
     719: "the kernel executed a trap",
 }
+#: A timeout with a place in the PTX was found, not waited for.
+_DEADLOCK = "threads of a block wait for each other for ever at a barrier or warp operation"
 
 
 class DriverState:
@@ -170,6 +174,8 @@ class DriverState:
             return None
         code, tag, kernel, address, line = words
         reason = _FAULT_TEXTS.get(code, f"error {code}")
+        if code == 702 and line:
+            reason = _DEADLOCK
         if code in (700, 716):
             reason += f" at {address:#x}"
         if kernel < len(self._kernel_names):

@@ -47,7 +47,7 @@ def kernel_with(body: str) -> bytes:
         (HEADER.encode() + b".extern .global .u32 missing;", INVALID_PTX),
         (kernel_with("wgmma.fence.sync.aligned;"), NOT_SUPPORTED),
         (kernel_with("call missing, ();"), NOT_SUPPORTED),
-        (kernel_with("bar.sync 3;"), NOT_SUPPORTED),
+        (kernel_with("bar.sync 16;"), INVALID_PTX),
         (HEADER.encode() + b".global .texref t;", INVALID_PTX),
     ],
 )

@@ -123,5 +123,28 @@ def test_damaged_text_is_refused_or_still_makes_valid_code(
 
 @given(st.text(max_size=80))
 def test_any_text_is_an_image_error(text: str) -> None:
+    # On a line of its own, so that no text makes the instruction a part of itself.
     with pytest.raises(ImageError):
-        read_program(HEADER + ".entry k() {" + text + " frobnicate; }")
+        read_program(HEADER + ".entry k() {" + text + "\n; frobnicate; }")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nanosleep frobnicate;",
+        "exit %r1;",
+        ".pragma frobnicate;",
+        ".loc frobnicate",
+        "{" * 2000,
+        "mov.b32 %r1, " + "{" * 2000,
+        "mov.b32 %r1, " + "-" * 2000 + "1;",
+        "mov.b32 %r1, " + "9" * 5000 + ";",
+        ".reg .b32 %r<999999999>;",
+        ".local .align 0 .b8 x[4];",
+        ".shared .b8 x[99999999];",
+        ".local .b8 x[-4];",
+    ],
+)
+def test_text_that_is_no_program_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ImageError):
+        read_program(HEADER + ".entry k() { .reg .b32 %r1; " + text + " }")

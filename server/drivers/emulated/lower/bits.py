@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import B32, U32, Builder
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar
+from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
 from outlast.server.drivers.emulated.ptx.nodes import Immediate, Instruction
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
@@ -184,3 +184,80 @@ def extract_field(b: Builder, ins: Instruction) -> None:
     field = b.op(operation, "i128", b.op("shl", "i128", shifted, unused), unused)
     field = b.select(empty, "i128", "0", field)
     b.assign(ins.operands[0], kind, b.resize(field, 128, kind.bits))
+
+
+@lowers("bmsk", operands=3, words="clamp wrap")
+def make_mask(b: Builder, ins: Instruction) -> None:
+    """Lower ``bmsk``: ones from a bit on."""
+    start, length = (b.value(ins.operands[i], U32) for i in (1, 2))
+    if word(ins, "clamp", "wrap") == "wrap":
+        start, length = (b.op("and", "i32", value, 31) for value in (start, length))
+    ones = b.op("sub", "i64", _power(b, length), 1)
+    mask = b.op("shl", "i64", ones, b.resize(b.op("and", "i32", start, 31), 32, 64))
+    mask = b.select(b.op("icmp uge", "i32", start, 32), "i64", "0", mask)
+    b.assign(ins.operands[0], B32, b.cast("trunc", "i64", mask, "i32"))
+
+
+def _power(b: Builder, exponent: str) -> str:
+    """Return two to a power of at most 32, in 64 bits."""
+    limited = b.intrinsic("i32", "llvm.umin.i32", f"i32 {exponent}", "i32 32")
+    return b.op("shl", "i64", "1", b.resize(limited, 32, 64))
+
+
+@lowers("szext", operands=3, words="clamp wrap")
+def extend_from_bit(b: Builder, ins: Instruction) -> None:
+    """Lower ``szext``: keep the low bits, and extend their sign or zeros."""
+    kind = scalar(ins)
+    value, length = b.value(ins.operands[1], kind), b.value(ins.operands[2], U32)
+    if word(ins, "clamp", "wrap") == "wrap":
+        length = b.op("and", "i32", length, 31)
+    limited = b.intrinsic("i32", "llvm.umin.i32", f"i32 {length}", "i32 32")
+    unused = b.resize(b.op("sub", "i32", "64", limited), 32, 64)
+    empty = b.op("icmp eq", "i32", limited, 0)
+    unused = b.select(empty, "i64", "0", unused)
+    wide = b.op("shl", "i64", b.resize(value, 32, 64), unused)
+    result = b.op("ashr" if kind.signed else "lshr", "i64", wide, unused)
+    result = b.select(empty, "i64", "0", result)
+    b.assign(ins.operands[0], B32, b.cast("trunc", "i64", result, "i32"))
+
+
+_NTH_SET = """
+define internal i32 @nth_set(i32 %mask, i32 %base, i32 %offset) noinline {
+entry:
+  %up = icmp sge i32 %offset, 0
+  %step = select i1 %up, i32 1, i32 -1
+  %magnitude = call i32 @llvm.abs.i32(i32 %offset, i1 false)
+  %none = icmp eq i32 %offset, 0
+  %wanted = select i1 %none, i32 1, i32 %magnitude
+  br label %look
+look:
+  %bit = phi i32 [%base, %entry], [%next, %move]
+  %left = phi i32 [%wanted, %entry], [%left.next, %move]
+  %inside = icmp ult i32 %bit, 32
+  br i1 %inside, label %test, label %nothing
+test:
+  %shifted = lshr i32 %mask, %bit
+  %set = and i32 %shifted, 1
+  %left.next = sub i32 %left, %set
+  %found = icmp eq i32 %left.next, 0
+  br i1 %found, label %done, label %again
+again:
+  br i1 %none, label %nothing, label %move
+move:
+  %next = add i32 %bit, %step
+  br label %look
+done:
+  ret i32 %bit
+nothing:
+  ret i32 -1
+}
+"""
+
+
+@lowers("fns", operands=4)
+def find_nth_set(b: Builder, ins: Instruction) -> None:
+    """Lower ``fns``: the n-th set bit from a bit on, upwards or downwards."""
+    mask, base, offset = (b.value(ins.operands[i], U32) for i in (1, 2, 3))
+    b.declarations |= {"declare i32 @llvm.abs.i32(i32, i1)", _NTH_SET}
+    found = b.let(f"call i32 @nth_set(i32 {mask}, i32 {base}, i32 {offset})")
+    b.assign(ins.operands[0], B32, found)

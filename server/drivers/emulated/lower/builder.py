@@ -13,6 +13,7 @@ from outlast.server.drivers.emulated.lower.layout import Layout, align_up, share
 from outlast.server.drivers.emulated.lower.special import read_special
 from outlast.server.drivers.emulated.ptx.nodes import (
     SCALARS,
+    Address,
     Function,
     Immediate,
     Module,
@@ -192,7 +193,19 @@ class Builder:
         if isinstance(operand, Symbol):
             address = self.symbol_address(operand)
             return self.from_bits(self.resize(address, 64, scalar.bits), scalar)
+        if isinstance(operand, Address):
+            return self.from_bits(self.resize(self._address(operand), 64, scalar.bits), scalar)
         raise InvalidPtx(f"operand {operand} is no value", self.line)
+
+    def _address(self, address: Address) -> str:
+        """Return what ``[base + offset]`` or ``base[index]`` points at, as ``i64``."""
+        if address.base is None:
+            return str(address.offset)
+        place = self.value(address.base, B64)
+        if address.index is not None:
+            index = self.value(address.index, B64)
+            place = self.op("add", "i64", place, self.op("mul", "i64", index, address.scale))
+        return self.op("add", "i64", place, address.offset) if address.offset else place
 
     def _read(self, register: Register, scalar: Scalar) -> str:
         if register.name in self.frame.function.registers:
@@ -267,7 +280,10 @@ class Builder:
         variable = self.module.variables.get(name)
         if variable is not None and variable.space in ("global", "const"):
             return self._global_address(name, offset)
-        return self.cast("ptrtoint", "ptr", self.parameter_pointer(symbol), "i64")
+        pointer = self.parameter_pointer(symbol)
+        if len(self.frames) > 1 or name not in self.layout.parameters:
+            raise UnsupportedPtx(f"the address of {name}", self.line)
+        return self.cast("ptrtoint", "ptr", pointer, "i64")
 
     def _global_address(self, name: str, offset: int) -> str:
         index = self._globals.setdefault(name, len(self._globals))

@@ -107,11 +107,6 @@ def trap(b: Builder, ins: Instruction) -> None:
     _fail(b, ins, 719)  # LAUNCH_FAILED
 
 
-@lowers("brkpt", "nanosleep", "griddepcontrol", "pmevent", operands=0, words="u32 wait")
-def no_operation(b: Builder, ins: Instruction) -> None:
-    """Lower hints that need nothing."""
-
-
 def _fail(b: Builder, ins: Instruction, code: int) -> None:
     b.emit(f"call void @record_fault(ptr %w, i64 {code}, i64 0, i32 {ins.line})")
     b.jump("exit")

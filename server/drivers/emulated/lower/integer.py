@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.floating import (
-    ROUNDINGS,
-    float_call,
-    float_fma,
+    change_sign,
+    float_minimum,
     float_operation,
-    float_unary,
+    fused_multiply_add,
 )
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
+from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar, word
+from outlast.server.drivers.emulated.lower.rounding import ROUNDINGS
 from outlast.server.drivers.emulated.ptx.nodes import SCALARS, Instruction, Scalar
-from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 _FLOAT_WORDS = f"{ROUNDINGS} ftz sat"
 
@@ -27,17 +27,27 @@ def _double(kind: Scalar) -> Scalar:
 @lowers("add", "sub", operands=3, words=f"{_FLOAT_WORDS} cc")
 def add(b: Builder, ins: Instruction) -> None:
     """Lower ``add`` and ``sub``."""
-    kind, name = scalar(ins), ins.opcode[0]
-    if kind.is_float:
+    kind, name = any_scalar(ins), ins.opcode[0]
+    if kind.element.is_float:
         float_operation(b, ins, f"f{name}")
         return
-    if "sat" in ins.opcode:
-        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     first, second = b.value(ins.operands[1], kind), b.value(ins.operands[2], kind)
-    if "cc" in ins.opcode:
+    if "sat" in ins.opcode:
+        b.assign(ins.operands[0], kind, _saturated(b, ins, kind, name, first, second))
+    elif "cc" in ins.opcode:
         _carry(b, ins, kind, name, first, second, carry_in=False)
     else:
         b.assign(ins.operands[0], kind, b.op(name, kind.integer, first, second))
+
+
+def _saturated(
+    b: Builder, ins: Instruction, kind: Scalar, operation: str, first: str, second: str
+) -> str:
+    """Add or subtract 32-bit integers, staying in their range."""
+    if kind.name != "s32":
+        raise InvalidPtx(f"{ins.text} is for .s32 alone", ins.line)
+    name = f"llvm.s{operation}.sat.i32"
+    return b.intrinsic("i32", name, f"i32 {first}", f"i32 {second}")
 
 
 @lowers("addc", "subc", operands=3, words="cc")
@@ -94,8 +104,8 @@ def _part(b: Builder, ins: Instruction, kind: Scalar) -> str:
 @lowers("mul", operands=3, words=f"{_FLOAT_WORDS} lo hi wide")
 def multiply(b: Builder, ins: Instruction) -> None:
     """Lower ``mul``."""
-    kind = scalar(ins)
-    if kind.is_float:
+    kind = any_scalar(ins)
+    if kind.element.is_float:
         float_operation(b, ins, "fmul")
     elif word(ins, "wide", "lo", "hi") == "wide":
         product, double = _product(b, ins, kind)
@@ -107,9 +117,9 @@ def multiply(b: Builder, ins: Instruction) -> None:
 @lowers("mad", operands=4, words=f"{_FLOAT_WORDS} lo hi wide cc")
 def multiply_add(b: Builder, ins: Instruction) -> None:
     """Lower ``mad``."""
-    kind = scalar(ins)
-    if kind.is_float:
-        float_fma(b, ins)
+    kind = any_scalar(ins)
+    if kind.element.is_float:
+        fused_multiply_add(b, ins)
     elif word(ins, "wide", "lo", "hi") == "wide":
         product, double = _product(b, ins, kind)
         total = b.op("add", double.integer, product, b.value(ins.operands[3], double))
@@ -118,9 +128,37 @@ def multiply_add(b: Builder, ins: Instruction) -> None:
         part = _part(b, ins, kind)
         _carry(b, ins, kind, "add", part, b.value(ins.operands[3], kind), carry_in=False)
     else:
-        part = _part(b, ins, kind)
-        total = b.op("add", kind.integer, part, b.value(ins.operands[3], kind))
+        part, term = _part(b, ins, kind), b.value(ins.operands[3], kind)
+        if "sat" in ins.opcode:
+            total = _saturated(b, ins, kind, "add", part, term)
+        else:
+            total = b.op("add", kind.integer, part, term)
         b.assign(ins.operands[0], kind, total)
+
+
+@lowers("mul24", operands=3, words="lo hi")
+@lowers("mad24", operands=4, words="lo hi sat")
+def multiply_short(b: Builder, ins: Instruction) -> None:
+    """Lower ``mul24`` and ``mad24``: 32 of the 48 bits that a product of 24-bit numbers has."""
+    kind = scalar(ins)
+    if kind.bits != 32 or kind.is_float:
+        raise InvalidPtx(f"{ins.text} needs a 32-bit type", ins.line)
+    factors = []
+    for i in (1, 2):
+        high = b.op("shl", "i32", b.value(ins.operands[i], kind), 8)
+        short = b.op("ashr" if kind.signed else "lshr", "i32", high, 8)
+        factors.append(b.resize(short, 32, 64, kind.signed))
+    product = b.op("mul", "i64", *factors)
+    if word(ins, "lo", "hi") == "hi":
+        product = b.op("lshr", "i64", product, 16)
+    result = b.cast("trunc", "i64", product, "i32")
+    if ins.opcode[0] == "mad24":
+        term = b.value(ins.operands[3], kind)
+        if "sat" in ins.opcode:
+            result = _saturated(b, ins, kind, "add", result, term)
+        else:
+            result = b.op("add", "i32", result, term)
+    b.assign(ins.operands[0], kind, result)
 
 
 @lowers("madc", operands=4, words="lo hi cc")
@@ -155,38 +193,39 @@ def divide(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.select(zero, t, "-1", result))
 
 
-@lowers("min", "max", operands=3, words="ftz NaN xorsign abs")
+@lowers("min", "max", operands=3, words="ftz NaN xorsign abs relu")
 def minimum(b: Builder, ins: Instruction) -> None:
     """Lower ``min`` and ``max``."""
-    kind, name = scalar(ins), ins.opcode[0]
-    if "xorsign" in ins.opcode:
-        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
+    kind, name = any_scalar(ins), ins.opcode[0]
+    if kind.element.is_float:
+        float_minimum(b, ins, kind)
+        return
+    t = kind.integer
     x, y = (b.value(ins.operands[i], kind) for i in (1, 2))
-    if kind.is_float:
-        function = f"{name}imum{'' if 'NaN' in ins.opcode else 'num'}"
-        result = float_call(b, kind, function, x, y)
-    else:
-        t = kind.integer
-        function = f"llvm.{'s' if kind.signed else 'u'}{name}.{t}"
-        result = b.intrinsic(t, function, f"{t} {x}", f"{t} {y}")
+    function = f"llvm.{'s' if kind.signed else 'u'}{name}.{t}"
+    result = b.intrinsic(t, function, f"{t} {x}", f"{t} {y}")
+    if "relu" in ins.opcode:
+        result = b.intrinsic(t, f"llvm.smax.{t}", f"{t} {result}", f"{t} 0")
     b.assign(ins.operands[0], kind, result)
 
 
 @lowers("neg", operands=2, words="ftz")
 def negate(b: Builder, ins: Instruction) -> None:
     """Lower ``neg``."""
-    kind = scalar(ins)
+    kind = any_scalar(ins)
+    if kind.element.is_float:
+        change_sign(b, ins, kind)
+        return
     value = b.value(ins.operands[1], kind)
-    text = f"fneg {kind.llvm} {value}" if kind.is_float else f"sub {kind.integer} 0, {value}"
-    b.assign(ins.operands[0], kind, b.let(text))
+    b.assign(ins.operands[0], kind, b.op("sub", kind.integer, "0", value))
 
 
 @lowers("abs", operands=2, words="ftz")
 def absolute(b: Builder, ins: Instruction) -> None:
     """Lower ``abs``."""
-    kind = scalar(ins)
-    if kind.is_float:
-        float_unary(b, ins, "fabs")
+    kind = any_scalar(ins)
+    if kind.element.is_float:
+        change_sign(b, ins, kind)
         return
     value = f"{kind.integer} {b.value(ins.operands[1], kind)}"
     result = b.intrinsic(kind.integer, f"llvm.abs.{kind.integer}", value, "i1 false")
@@ -207,16 +246,26 @@ def absolute_difference(b: Builder, ins: Instruction) -> None:
 
 
 @lowers("dp4a", operands=4)
+@lowers("dp2a", operands=4, words="lo hi")
 def dot_product(b: Builder, ins: Instruction) -> None:
-    """Lower ``dp4a``: four byte products added to an accumulator."""
+    """Lower ``dp4a`` and ``dp2a``: products of parts of words, added to an accumulator.
+
+    ``dp4a`` has four bytes on both sides, ``dp2a`` two halves and two of four bytes.
+    """
     word32 = SCALARS["b32"]
     first, second, total = (b.value(ins.operands[i], word32) for i in (1, 2, 3))
     kinds = scalar(ins, -2), scalar(ins, -1)
-    for byte in range(4):
-        factors = []
-        for value, kind in zip((first, second), kinds, strict=True):
-            shifted = b.op("lshr", "i32", value, 8 * byte)
-            narrow = b.cast("trunc", "i32", shifted, "i8")
-            factors.append(b.cast("sext" if kind.signed else "zext", "i8", narrow, "i32"))
-        total = b.op("add", "i32", total, b.op("mul", "i32", *factors))
+    four = ins.opcode[0] == "dp4a"
+    width = 8 if four else 16
+    start = 16 if not four and word(ins, "lo", "hi") == "hi" else 0
+    for part in range(4 if four else 2):
+        x = _extract(b, first, width * part, width, kinds[0])
+        y = _extract(b, second, start + 8 * part, 8, kinds[1])
+        total = b.op("add", "i32", total, b.op("mul", "i32", x, y))
     b.assign(ins.operands[0], word32, total)
+
+
+def _extract(b: Builder, value: str, start: int, width: int, kind: Scalar) -> str:
+    """Return a part of a 32-bit word as a 32-bit number."""
+    narrow = b.cast("trunc", "i32", b.op("lshr", "i32", value, start), f"i{width}")
+    return b.cast("sext" if kind.signed else "zext", f"i{width}", narrow, "i32")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.server.drivers.emulated import runtime
+from outlast.server.drivers.emulated import runtime, scheduler
 from outlast.server.drivers.emulated.lower import (
+    atomics,
+    barriers,
     bits,
     control,
     convert,
+    copies,
     floating,
+    hints,
     integer,
     memory,
     selection,
@@ -21,7 +25,10 @@ from outlast.server.drivers.emulated.ptx.nodes import Function, Module
 from outlast.server.drivers.emulated.runtime import THREAD_ARGUMENTS
 
 #: The modules that register a lowering for every opcode.
-FAMILIES = (bits, control, convert, floating, integer, memory, selection, warp)
+FAMILIES = (
+    *(atomics, barriers, bits, control, convert, copies, floating, hints, integer, memory),
+    *(selection, warp),
+)
 
 _METADATA = '!0 = !{!"branch_weights", i32 100000, i32 1}\n!1 = !{}\n'
 
@@ -54,7 +61,7 @@ def lower_kernel(module: Module, kernel: Function, layout: Layout) -> LoweredKer
         "define ptr @global_table() {\n  ret ptr @global_addresses\n}",
         runtime.FAULT,
         *((runtime.COROUTINE_DECLARATIONS, runtime.THREAD_STATE) if layout.meets else ()),
-        *((runtime.SCHEDULER,) if layout.meets else ()),
+        *((scheduler.SCHEDULER,) if layout.meets else ()),
         _thread(builder, layout),
         _block_loop(layout),
         *sorted(builder.declarations),
@@ -111,7 +118,7 @@ def _loads() -> str:
 def _block_loop(layout: Layout) -> str:
     """Run blocks ``first`` to ``end``, each thread by thread."""
     meets = layout.meets
-    begin = "call void @drop_frames(ptr %w)" if meets else ""
+    begin = "call void @begin_block(ptr %w)" if meets else ""
     run = f"{'%handle = call ptr' if meets else 'call void'} @thread(ptr %w, {_arguments()})"
     keep = "call void @keep_handle(ptr %w, i32 %lin, ptr %handle)" if meets else ""
     finish = "call void @run_block(ptr %w, i32 %threads)" if meets else ""

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outlast.server.drivers.emulated.properties import SHARED_DEFAULT
 from outlast.server.drivers.emulated.ptx.nodes import (
     Function,
     Instruction,
     Module,
     Symbol,
 )
-from outlast.server.drivers.emulated.ptx.problems import UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 
 #: Opcodes at which the threads of a warp or a block meet.
-MEETING_OPCODES = frozenset({"bar", "barrier", "shfl", "vote", "activemask", "redux"})
+MEETING_OPCODES = frozenset(
+    {"bar", "barrier", "shfl", "vote", "activemask", "redux", "match"}
+    | {"ldmatrix", "movmatrix", "mma", "wmma"}
+)
 
 #: Functions of the device run time that calls may name without a body.
 SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
@@ -86,6 +90,8 @@ def _lay_out_shared(layout: Layout, module: Module, functions: list[Function]) -
         layout.shared[key] = offset
         layout.shared_size = offset + variable.size
     layout.shared_size = align_up(layout.shared_size, 16)
+    if layout.shared_size > SHARED_DEFAULT:
+        raise InvalidPtx(f"{layout.shared_size} bytes of shared memory, {SHARED_DEFAULT} at most")
     for key in dynamic:
         layout.shared[key] = layout.shared_size
 

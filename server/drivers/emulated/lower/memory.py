@@ -1,4 +1,4 @@
-"""Loads, stores, atomics and address conversions.
+"""Loads, stores and address conversions.
 
 Every access is checked, always: the page map for generic, global and constant addresses, the
 window's size for shared and local ones, and the natural alignment for all of them.
@@ -7,22 +7,29 @@ window's size for shared and local ones, and the natural alignment for all of th
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import B64, PRED, Builder
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
+from outlast.server.drivers.emulated.lower.registry import lowers, scalar
 from outlast.server.drivers.emulated.ptx.nodes import (
     Address,
     Instruction,
     Operand,
-    Scalar,
     Symbol,
     Vector,
 )
-from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 PAGE_SHIFT = 12  # 4 KiB pages
 
-_SPACES = "param param::entry param::func global shared shared::cta local const"
-_ORDERS = "volatile relaxed acquire release acq_rel weak cta gpu sys"
-_CACHES = "ca cg cs lu cv wb wt nc"
+SPACES = "param param::entry param::func global shared shared::cta local const"
+ORDERS = "volatile relaxed acquire release acq_rel weak mmio cta gpu sys"
+#: What is said of caches changes nothing.
+EVICTIONS = " ".join(
+    f"{level}::{word}"
+    for level in ("L1", "L2")
+    for word in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")
+)
+SECTORS = "L2::64B L2::128B L2::256B"
+HINTS = f"L2::cache_hint {EVICTIONS} {SECTORS}"
+_CACHES = f"ca cg cs lu cv wb wt nc {HINTS}"
 
 
 def memory_space(ins: Instruction) -> str:
@@ -34,18 +41,20 @@ def memory_space(ins: Instruction) -> str:
     return "generic"
 
 
-def pointer(b: Builder, ins: Instruction, operand: Operand, size: int) -> str:
-    """Return a checked pointer to ``size`` bytes."""
+def pointer(
+    b: Builder, ins: Instruction, operand: Operand, size: int, space: str | None = None
+) -> str:
+    """Return a checked pointer to ``size`` bytes, in the space that the opcode names."""
     if not isinstance(operand, Address):
         raise InvalidPtx(f"{ins.text} needs an address", ins.line)
-    space = memory_space(ins)
-    if space == "param":
-        return _parameter(b, operand)
-    address = str(operand.offset)
-    if operand.base is not None:
-        address = b.value(operand.base, B64)
-        if operand.offset:
-            address = b.op("add", "i64", address, operand.offset)
+    space = space or memory_space(ins)
+    if space == "param" and isinstance(operand.base, Symbol) and operand.index is None:
+        return b.parameter_pointer(Symbol(operand.base.name, operand.offset))
+    return checked(b, ins, b.value(operand, B64), size, space)
+
+
+def checked(b: Builder, ins: Instruction, address: str, size: int, space: str) -> str:
+    """Return a pointer to an address in a space after checking it."""
     aligned = b.op("icmp eq", "i64", b.op("and", "i64", address, size - 1), 0)
     if space in ("shared", "local"):
         limit = "%shared_size" if space == "shared" else str(b.layout.local_size)
@@ -56,12 +65,6 @@ def pointer(b: Builder, ins: Instruction, operand: Operand, size: int) -> str:
     else:
         _guard(b, ins, _mapped(b, address), aligned, address)
     return b.cast("inttoptr", "i64", address, "ptr")
-
-
-def _parameter(b: Builder, operand: Address) -> str:
-    if isinstance(operand.base, Symbol):
-        return b.parameter_pointer(Symbol(operand.base.name, operand.offset))
-    raise UnsupportedPtx("a parameter through a register", b.line)
 
 
 def _mapped(b: Builder, address: str) -> str:
@@ -84,10 +87,12 @@ def _guard(b: Builder, ins: Instruction, mapped: str, aligned: str, address: str
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
+    """Return the parts of a vector, or the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def _volatile(ins: Instruction) -> str:
+    """Return LLVM's word for an access that must happen, if the opcode has an order."""
     orders = ("volatile", "relaxed", "acquire", "release")
     return "volatile " if any(order in ins.opcode for order in orders) else ""
 
@@ -96,7 +101,7 @@ def _element(b: Builder, base: str, offset: int) -> str:
     return b.let(f"getelementptr i8, ptr {base}, i64 {offset}") if offset else base
 
 
-@lowers("ld", "ldu", operands=2, words=f"{_SPACES} {_ORDERS} {_CACHES} v2 v4")
+@lowers("ld", "ldu", operands=(2, 3), words=f"{SPACES} {ORDERS} {_CACHES} v2 v4")
 def load(b: Builder, ins: Instruction) -> None:
     """Lower ``ld``, also of vectors."""
     kind = scalar(ins)
@@ -114,7 +119,7 @@ def load(b: Builder, ins: Instruction) -> None:
         b.assign(target, kind.raw if kind.is_float else kind, value)
 
 
-@lowers("st", operands=2, words=f"{_SPACES} {_ORDERS} {_CACHES} v2 v4")
+@lowers("st", operands=(2, 3), words=f"{SPACES} {ORDERS} {_CACHES} v2 v4")
 def store(b: Builder, ins: Instruction) -> None:
     """Lower ``st``, also of vectors."""
     kind = scalar(ins).raw
@@ -126,67 +131,7 @@ def store(b: Builder, ins: Instruction) -> None:
         b.emit(f"store {_volatile(ins)}{kind.integer} {value}, ptr {target}, align {align}")
 
 
-_ATOMICS = {
-    "add": ("add", "fadd"),
-    "exch": ("xchg", "xchg"),
-    "inc": ("uinc_wrap", ""),
-    "dec": ("udec_wrap", ""),
-    "and": ("and", ""),
-    "or": ("or", ""),
-    "xor": ("xor", ""),
-    "min": ("umin", "fmin"),
-    "max": ("umax", "fmax"),
-}
-_ATOMIC_WORDS = f"{_SPACES} {_ORDERS} cas noftz {' '.join(_ATOMICS)}"
-
-
-@lowers("atom", operands=3, words=_ATOMIC_WORDS)
-def atomic(b: Builder, ins: Instruction) -> None:
-    """Lower ``atom``."""
-    kind, old = _atomic(b, ins, ins.operands[1], ins.operands[2:])
-    b.assign(ins.operands[0], kind, old)
-
-
-@lowers("red", operands=2, words=_ATOMIC_WORDS)
-def reduce(b: Builder, ins: Instruction) -> None:
-    """Lower ``red``: an atomic without a result."""
-    _atomic(b, ins, ins.operands[0], ins.operands[1:])
-
-
-def _atomic(
-    b: Builder, ins: Instruction, place: Operand, values: tuple[Operand, ...]
-) -> tuple[Scalar, str]:
-    """Emit the operation; return its type and the old value."""
-    kind = scalar(ins)
-    name = word(ins, "cas", *_ATOMICS)
-    if name == "cas":
-        return _compare_and_swap(b, ins, place, values)
-    if kind.name == "bf16" or kind.bits < 16:
-        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
-    operation = _ATOMICS[name][kind.is_float]
-    if not operation:
-        raise InvalidPtx(f"{ins.text} of a float", ins.line)
-    if kind.signed and name in ("min", "max"):
-        operation = name
-    base = pointer(b, ins, place, kind.size)
-    value = b.value(values[0], kind)
-    return kind, b.let(f"atomicrmw {operation} ptr {base}, {kind.llvm} {value} seq_cst")
-
-
-def _compare_and_swap(
-    b: Builder, ins: Instruction, place: Operand, values: tuple[Operand, ...]
-) -> tuple[Scalar, str]:
-    kind = scalar(ins).raw
-    if len(values) < 2:
-        raise InvalidPtx(f"{ins.text} needs 4 operands", ins.line)
-    base = pointer(b, ins, place, kind.size)
-    expected, new = (b.value(value, kind) for value in values[:2])
-    t = kind.integer
-    pair = b.let(f"cmpxchg ptr {base}, {t} {expected}, {t} {new} seq_cst seq_cst")
-    return kind, b.let(f"extractvalue {{ {t}, i1 }} {pair}, 0")
-
-
-@lowers("cvta", operands=2, words=f"{_SPACES} to")
+@lowers("cvta", operands=2, words=f"{SPACES} to")
 def convert_address(b: Builder, ins: Instruction) -> None:
     """Lower ``cvta``: add or take away a window's base."""
     space, kind = memory_space(ins), scalar(ins)
@@ -198,16 +143,30 @@ def convert_address(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, value)
 
 
-@lowers("isspacep", operands=2, words=_SPACES)
+@lowers("isspacep", operands=2, words=SPACES)
 def is_in_space(b: Builder, ins: Instruction) -> None:
     """Lower ``isspacep``."""
     space, address = memory_space(ins), b.value(ins.operands[1], B64)
-    if space not in ("shared", "local", "global"):
-        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
-    shared = _in_window(b, address, "%shared_base", "%shared_size")
-    local = _in_window(b, address, "%lbase", str(b.layout.local_size))
-    other = b.op("xor", "i1", b.op("or", "i1", shared, local), "true")
-    inside = {"shared": shared, "local": local, "global": other}[space]
+    if space == "shared":
+        inside = _in_window(b, address, "%shared_base", "%shared_size")
+    elif space == "local":
+        inside = _in_window(b, address, "%lbase", str(b.layout.local_size))
+    elif space == "param":
+        start = b.cast("ptrtoint", "ptr", "%params", "i64")
+        inside = _in_window(b, address, start, str(b.layout.parameter_size))
+    elif space == "const":
+        inside = _in_constants(b, address)
+    elif space == "global":
+        # All that is no window; constants are memory like any other, and windows to PTX.
+        windows = [
+            _in_window(b, address, "%shared_base", "%shared_size"),
+            _in_window(b, address, "%lbase", str(b.layout.local_size)),
+            _in_constants(b, address),
+        ]
+        other = b.op("or", "i1", b.op("or", "i1", windows[0], windows[1]), windows[2])
+        inside = b.op("xor", "i1", other, "true")
+    else:
+        raise InvalidPtx(f"{ins.text} names no space", ins.line)
     b.assign(ins.operands[0], PRED, inside)
 
 
@@ -215,11 +174,10 @@ def _in_window(b: Builder, address: str, base: str, size: str) -> str:
     return b.op("icmp ult", "i64", b.op("sub", "i64", address, base), size)
 
 
-@lowers("fence", "membar", operands=0, words="gl cta sys gpu acq_rel sc acquire release")
-def fence(b: Builder, ins: Instruction) -> None:
-    """Lower fences: threads run one after another, so memory is always consistent."""
-
-
-@lowers("prefetch", "prefetchu", operands=1, words="global local L1 L2")
-def prefetch(b: Builder, ins: Instruction) -> None:
-    """Lower prefetches to nothing."""
+def _in_constants(b: Builder, address: str) -> str:
+    inside = "false"
+    for variable in b.module.variables.values():
+        if variable.space == "const":
+            start = b.symbol_address(Symbol(variable.name))
+            inside = b.op("or", "i1", inside, _in_window(b, address, start, str(variable.size)))
+    return inside

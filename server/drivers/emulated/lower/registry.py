@@ -18,8 +18,9 @@ class Lowering(NamedTuple):
     """How one opcode is lowered."""
 
     handler: Handler
-    #: Fewest operands it needs.
-    operands: int
+    #: Fewest and most operands it has.
+    fewest: int
+    most: int
     #: Words that may stand between opcode and types; others are refused, never ignored.
     words: frozenset[str]
 
@@ -27,12 +28,15 @@ class Lowering(NamedTuple):
 LOWERINGS: dict[str, Lowering] = {}
 
 
-def lowers(*opcodes: str, operands: int, words: str = "") -> Callable[[Handler], Handler]:
-    """Register a handler for ``opcodes``."""
+def lowers(
+    *opcodes: str, operands: int | tuple[int, int], words: str = ""
+) -> Callable[[Handler], Handler]:
+    """Register a handler for ``opcodes``; a pair says the fewest and the most operands."""
+    fewest, most = operands if isinstance(operands, tuple) else (operands, operands)
 
     def register(handler: Handler) -> Handler:
         for opcode in opcodes:
-            LOWERINGS[opcode] = Lowering(handler, operands, frozenset(words.split()))
+            LOWERINGS[opcode] = Lowering(handler, fewest, most, frozenset(words.split()))
         return handler
 
     return register
@@ -46,7 +50,7 @@ def find(ins: Instruction) -> Handler:
     UnsupportedPtx
         The opcode, or a word in it, is not known to this device.
     InvalidPtx
-        The instruction has too few operands.
+        The instruction has too few or too many operands.
     """
     lowering = LOWERINGS.get(ins.opcode[0])
     if lowering is None:
@@ -54,16 +58,24 @@ def find(ins: Instruction) -> Handler:
     for word in ins.opcode[1:]:
         if word not in lowering.words and word not in SCALARS:
             raise UnsupportedPtx(f"instruction {ins.text} (.{word})", ins.line)
-    if len(ins.operands) < lowering.operands:
-        raise InvalidPtx(f"{ins.text} needs {lowering.operands} operands", ins.line)
+    fewest, most = lowering.fewest, lowering.most
+    if not fewest <= len(ins.operands) <= most:
+        wanted = fewest if fewest == most else f"{fewest} to {most}"
+        raise InvalidPtx(f"{ins.text} needs {wanted} operands", ins.line)
     return lowering.handler
+
+
+def any_scalar(ins: Instruction, position: int = -1) -> Scalar:
+    """Return the type at ``position`` of the opcode."""
+    found = SCALARS.get(ins.opcode[position]) if len(ins.opcode) > abs(position) - 1 else None
+    if found is None:
+        raise InvalidPtx(f"{ins.text} has no type", ins.line)
+    return found
 
 
 def scalar(ins: Instruction, position: int = -1) -> Scalar:
     """Return the type at ``position`` of the opcode; packed types are refused."""
-    found = SCALARS.get(ins.opcode[position]) if len(ins.opcode) > abs(position) - 1 else None
-    if found is None:
-        raise InvalidPtx(f"{ins.text} has no type", ins.line)
+    found = any_scalar(ins, position)
     if found.kind == "v":
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     return found

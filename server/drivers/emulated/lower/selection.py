@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import PRED, Builder
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
+from outlast.server.drivers.emulated.lower.packed import pack, unpack
+from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar, word
+from outlast.server.drivers.emulated.lower.rounding import flush
 from outlast.server.drivers.emulated.ptx.nodes import (
     SCALARS,
     Immediate,
@@ -76,9 +78,18 @@ def _move_vector(
             b.assign(item, part, b.cast("trunc", t, shifted, part.integer))
 
 
-def _compare(b: Builder, ins: Instruction, kind: Scalar) -> str:
-    condition = ins.opcode[1]
+def _compare(b: Builder, ins: Instruction, kind: Scalar) -> tuple[str, ...]:
+    """Return the outcomes of a comparison: one, or two of packed values."""
     first, second = (b.value(ins.operands[i], kind) for i in (1, 2))
+    if kind.kind != "v":
+        return (_compare_one(b, ins, kind, first, second),)
+    pairs = zip(unpack(b, first, kind), unpack(b, second, kind), strict=True)
+    return tuple(_compare_one(b, ins, kind.element, *pair) for pair in pairs)
+
+
+def _compare_one(b: Builder, ins: Instruction, kind: Scalar, first: str, second: str) -> str:
+    condition = ins.opcode[1]
+    first, second = (flush(b, ins, value, kind) for value in (first, second))
     if kind.is_float:
         if condition not in _FLOAT_CONDITIONS:
             raise InvalidPtx(f"condition {condition} of floats", ins.line)
@@ -104,25 +115,42 @@ def _combine(b: Builder, ins: Instruction, result: str) -> str:
     return result
 
 
-@lowers("setp", operands=3, words=f"{_CONDITIONS} ftz and or xor")
+@lowers("setp", operands=(3, 4), words=f"{_CONDITIONS} ftz and or xor")
 def set_predicate(b: Builder, ins: Instruction) -> None:
-    """Lower ``setp``; the second destination gets the opposite."""
-    result = _compare(b, ins, scalar(ins))
+    """Lower ``setp``; the second destination gets the opposite, or the upper half's outcome."""
+    results = _compare(b, ins, any_scalar(ins))
     target = ins.operands[0]
+    second = results[1] if len(results) > 1 else b.op("xor", "i1", results[0], "true")
     if isinstance(target, Pair):
-        opposite = b.op("xor", "i1", result, "true")
-        b.assign(target.second, PRED, _combine(b, ins, opposite))
-        target = target.first
-    b.assign(target, PRED, _combine(b, ins, result))
+        values = _combine(b, ins, results[0]), _combine(b, ins, second)
+        b.assign(target.first, PRED, values[0])
+        b.assign(target.second, PRED, values[1])
+    else:
+        b.assign(target, PRED, _combine(b, ins, results[0]))
 
 
-@lowers("set", operands=3, words=f"{_CONDITIONS} ftz and or xor")
+@lowers("set", operands=(3, 4), words=f"{_CONDITIONS} ftz and or xor")
 def set_value(b: Builder, ins: Instruction) -> None:
     """Lower ``set``: all ones, or 1.0, for true."""
-    kind = scalar(ins, -2)
-    result = _combine(b, ins, _compare(b, ins, scalar(ins)))
+    kind, source = any_scalar(ins, -2), any_scalar(ins)
+    results = [_combine(b, ins, result) for result in _compare(b, ins, source)]
+    if len(results) > 1:
+        b.assign(ins.operands[0], kind, _packed_outcomes(b, ins, kind, source, results))
+        return
     operation = "uitofp" if kind.is_float else "sext"
-    b.assign(ins.operands[0], kind, b.cast(operation, "i1", result, kind.llvm))
+    b.assign(ins.operands[0], kind, b.cast(operation, "i1", results[0], kind.llvm))
+
+
+def _packed_outcomes(
+    b: Builder, ins: Instruction, kind: Scalar, source: Scalar, results: list[str]
+) -> str:
+    if kind.bits != 32 or kind.is_float:
+        raise InvalidPtx(f"{ins.text} needs a word as destination", ins.line)
+    if kind.kind == "v":
+        low, high = (b.cast("uitofp", "i1", result, source.element.llvm) for result in results)
+        return pack(b, low, high, source)
+    halves = [b.cast("zext", "i16", b.cast("sext", "i1", r, "i16"), "i32") for r in results]
+    return b.op("or", "i32", halves[0], b.op("shl", "i32", halves[1], 16))
 
 
 @lowers("selp", operands=4)
@@ -139,7 +167,7 @@ def select_by_sign(b: Builder, ins: Instruction) -> None:
     """Lower ``slct``: the first operand if the third is not negative."""
     kind, tested = scalar(ins, -2), scalar(ins)
     first, second = (b.value(ins.operands[i], kind.raw) for i in (1, 2))
-    value = b.value(ins.operands[3], tested)
+    value = flush(b, ins, b.value(ins.operands[3], tested), tested)
     if tested.is_float:
         condition = b.op("fcmp oge", tested.llvm, value, "0.0")
     else:

@@ -15,7 +15,16 @@ _GEOMETRY = {
     for name, short in (("tid", "t"), ("ntid", "n"), ("ctaid", "b"), ("nctaid", "g"))
     for axis in "xyz"
 }
-_CONSTANTS = {"%smid": 0, "%gridid": 0, "%nsmid": 1, "%nwarpid": 32}
+_CONSTANTS = {
+    "%smid": 0,
+    "%nsmid": 1,
+    "%nwarpid": 64,
+    # No driver's variables, no counters, nothing of shared memory kept back.
+    **{f"%envreg{i}": 0 for i in range(32)},
+    **{f"%pm{i}": 0 for i in range(8)},
+    **{f"%reserved_smem_offset_{name}": 0 for name in ("begin", "end", "cap", "0", "1")},
+}
+_LONG_CONSTANTS = {"%gridid": 0, "%current_graph_exec": 0, **{f"%pm{i}_64": 0 for i in range(8)}}
 
 
 def read_special(b: Builder, name: str) -> tuple[str, int]:
@@ -32,6 +41,8 @@ def read_special(b: Builder, name: str) -> tuple[str, int]:
         return _GEOMETRY[name], 32
     if name in _CONSTANTS:
         return str(_CONSTANTS[name]), 32
+    if name in _LONG_CONSTANTS:
+        return str(_LONG_CONSTANTS[name]), 64
     if name == "%laneid":
         return b.op("and", "i32", "%lin", 31), 32
     if name == "%warpid":
@@ -51,7 +62,7 @@ def read_special(b: Builder, name: str) -> tuple[str, int]:
         return b.intrinsic("i64", "llvm.readcyclecounter"), 64
     if name.startswith("%globaltimer"):
         return _global_timer(b, name)
-    if name.startswith(("%envreg", "%pm", "%cluster", "%is_explicit", "%reserved")):
+    if name.startswith(("%cluster", "%ncluster", "%is_explicit", "%aggr_smem")):
         raise UnsupportedPtx(f"special register {name}", b.line)
     raise InvalidPtx(f"unknown register {name}", b.line)
 

@@ -14,6 +14,8 @@ from outlast.server.drivers.emulated.ptx.nodes import (
 from outlast.server.drivers.emulated.ptx.operands import OperandParser
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
+MAX_ELEMENTS = 1 << 40
+
 
 class DeclarationParser(OperandParser):
     """Parses ``.space .type name[bounds] = initial`` in all its places."""
@@ -52,6 +54,8 @@ class DeclarationParser(OperandParser):
             if word == ".align":
                 # After .ptr the alignment is the pointee's, not the variable's.
                 value = self.tokens.integer()
+                if value <= 0 or value & (value - 1):
+                    raise InvalidPtx(f"alignment {value}", self.tokens.current.line)
                 align = align if pointee else value
             elif word == ".ptr":
                 pointee = True
@@ -70,23 +74,39 @@ class DeclarationParser(OperandParser):
     def _bounds(self) -> int:
         count = 1
         while self.tokens.accept("["):
-            count *= 0 if self.tokens.current.text == "]" else self.tokens.integer()
+            bound = 0 if self.tokens.current.text == "]" else self.tokens.integer()
+            if bound < 0:
+                raise InvalidPtx(f"an array of {bound} elements", self.tokens.current.line)
+            count *= bound
             self.tokens.expect("]")
+        if count > MAX_ELEMENTS:
+            raise InvalidPtx(f"an array of {count} elements", self.tokens.current.line)
         return count
 
     def _initial(self) -> list[Immediate | Symbol]:
-        if not self.tokens.accept("{"):
-            line = self.tokens.current.line
-            value = self._operand()
-            if not isinstance(value, Immediate | Symbol):
-                raise InvalidPtx("an initial value is no constant", line)
-            return [value]
+        """Parse a value, or values in braces, which may be nested as dimensions are."""
         values: list[Immediate | Symbol] = []
-        while not self.tokens.accept("}"):
-            values += self._initial()
-            if not self.tokens.accept(",") and self.tokens.current.text != "}":
-                raise InvalidPtx("expected ',' between values", self.tokens.current.line)
-        return values
+        depth = 0
+        while True:
+            if self.tokens.accept("{"):
+                depth += 1
+                if not self.tokens.accept("}"):
+                    continue
+                depth -= 1
+            else:
+                values.append(self._constant())
+            while depth and self.tokens.accept("}"):
+                depth -= 1
+            if not depth:
+                return values
+            self.tokens.expect(",")
+
+    def _constant(self) -> Immediate | Symbol:
+        line = self.tokens.current.line
+        value = self._operand()
+        if not isinstance(value, Immediate | Symbol):
+            raise InvalidPtx("an initial value is no constant", line)
+        return value
 
     def _parameters(self) -> list[Variable]:
         found: list[Variable] = []

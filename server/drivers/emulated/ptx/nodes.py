@@ -52,6 +52,11 @@ class Scalar:
         """The untyped scalar of the same width."""
         return self if self.kind == "p" else SCALARS[f"b{self.bits}"]
 
+    @property
+    def element(self) -> Scalar:
+        """The type of a packed type's halves; other types are their own."""
+        return SCALARS[self.name[:-2]] if self.kind == "v" else self
+
 
 _LLVM_FLOATS = {"f16": "half", "bf16": "float", "f32": "float", "f64": "double"}
 
@@ -99,6 +104,9 @@ class Address:
 
     base: Register | Symbol | None
     offset: int = 0
+    #: Of ``base[index]``: the register, and the bytes of an element.
+    index: Register | None = None
+    scale: int = 0
 
 
 @dataclass(frozen=True, slots=True)

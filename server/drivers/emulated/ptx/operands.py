@@ -8,6 +8,7 @@ from outlast.server.drivers.emulated.ptx.nodes import (
     Address,
     Function,
     Immediate,
+    Module,
     Not,
     Operand,
     Register,
@@ -16,6 +17,9 @@ from outlast.server.drivers.emulated.ptx.nodes import (
 )
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 from outlast.server.drivers.emulated.ptx.tokens import Token, TokenStream, integer_value
+
+#: Of operands in operands, and of blocks in blocks.
+MAX_NESTING = 64
 
 
 class OperandParser:
@@ -26,8 +30,18 @@ class OperandParser:
         #: Name in the source -> unique name in the function.
         self.scope: dict[str, str] = {}
         self.function: Function | None = None
+        self._result = Module()
+        self._depth = 0
 
     def _operand(self) -> Operand:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise InvalidPtx("operands are nested too deeply", self.tokens.current.line)
+        found = self._one_operand()
+        self._depth -= 1
+        return found
+
+    def _one_operand(self) -> Operand:
         token = self.tokens.take()
         if token.text == "{":
             return Vector(tuple(self._list("}")))
@@ -103,10 +117,28 @@ class OperandParser:
         head = text.split(".", 1)[0]
         return head if text not in self.scope and head in self.scope else text
 
-    def _symbol(self, name: str, line: int) -> Symbol:
-        if self.tokens.current.text == "[" and self.tokens.following.kind == "integer":
-            raise UnsupportedPtx("a subscript of a variable", line)
-        return Symbol(name, self._plus())
+    def _symbol(self, name: str, line: int) -> Operand:
+        if not self.tokens.accept("["):
+            return Symbol(name, self._plus())
+        scale = self._element_size(name, line)
+        index = None
+        offset = 0
+        if self.tokens.current.kind == "name":
+            register = self._operand()
+            if not isinstance(register, Register):
+                raise InvalidPtx("a subscript is neither number nor register", line)
+            index, offset = register, self._plus()
+        else:
+            offset = self.tokens.integer()
+        self.tokens.expect("]")
+        return Address(Symbol(name), offset * scale, index, scale)
+
+    def _element_size(self, name: str, line: int) -> int:
+        local = self.function.variables.get(name) if self.function else None
+        variable = local or self._result.variables.get(name)
+        if variable is None:
+            raise InvalidPtx(f"a subscript of {name}, which is no array", line)
+        return variable.scalar.size
 
     def _plus(self) -> int:
         """Take ``+ number`` if it follows."""

@@ -20,6 +20,7 @@ from outlast.server.drivers.emulated.ptx.nodes import (
     Symbol,
     Variable,
 )
+from outlast.server.drivers.emulated.ptx.operands import MAX_NESTING
 from outlast.server.drivers.emulated.ptx.problems import (
     ImageError,
     InvalidPtx,
@@ -29,6 +30,9 @@ from outlast.server.drivers.emulated.ptx.problems import (
 
 #: The newest PTX version this device reads.
 MAX_VERSION = (9, 9)
+
+#: Of one name; the largest kernels of libraries have a tenth of it.
+MAX_REGISTERS = 1 << 17
 
 _LINKING = (".visible", ".weak", ".extern", ".common")
 _MODULE_SPACES = (".global", ".const", ".shared")
@@ -55,7 +59,6 @@ class Parser(DeclarationParser):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._result = Module()
         self._renamed = 0
         self._labels: set[str] = set()
 
@@ -148,7 +151,11 @@ class Parser(DeclarationParser):
         while not self.tokens.accept("}"):
             word = self.tokens.current.text
             if word == "{":
+                self._depth += 1
+                if self._depth > MAX_NESTING:
+                    raise InvalidPtx("blocks are nested too deeply", self.tokens.current.line)
                 self._block(scope)
+                self._depth -= 1
                 self.scope = scope
             elif word in _LOCAL_SPACES:
                 self._declare(scope)
@@ -168,6 +175,8 @@ class Parser(DeclarationParser):
                 self._declare_one(scope, variable)
             elif variable.space != "reg":
                 raise InvalidPtx("a range of variables that are no registers", line)
+            elif count > MAX_REGISTERS:
+                raise InvalidPtx(f"{count} registers of one name", line)
             else:
                 for number in range(count):
                     self._declare_one(scope, replace(variable, name=f"{variable.name}{number}"))
@@ -258,11 +267,14 @@ class Parser(DeclarationParser):
 
     def _pragma(self) -> None:
         self.tokens.take()
-        self.tokens.take()
+        token = self.tokens.take()
+        if token.kind != "string":
+            raise InvalidPtx(f"a pragma needs a string, not {token.text!r}", token.line)
         self.tokens.expect(";")
 
     def _debug(self) -> None:
         if self.tokens.take().text != ".section":
+            self.tokens.integer()
             self.tokens.skip_line()
             return
         while self.tokens.take().text != "{":

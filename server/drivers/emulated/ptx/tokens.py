@@ -17,7 +17,7 @@ _TOKEN = re.compile(
 | (?P<string>"(?:[^"\\]|\\.)*")
 | (?P<mark>[{}()\[\];,:@!|+\-<>=*])
 """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 
 
@@ -124,9 +124,11 @@ class TokenStream:
 def integer_value(token: Token) -> int:
     """Return the number that an ``integer`` token writes."""
     text = token.text.rstrip("U")
-    if len(text) > 1 and text[0] == "0" and text.isdigit():
-        try:
-            return int(text, 8)
-        except ValueError as error:
-            raise InvalidPtx(f"bad octal number {text!r}", token.line) from error
-    return int(text, 0)
+    octal = len(text) > 1 and text[0] == "0" and text.isdigit()
+    try:
+        value = int(text, 8 if octal else 0)
+    except ValueError as error:  # no octal number, or one of thousands of digits
+        raise InvalidPtx(f"bad number {text[:32]!r}", token.line) from error
+    if value >> 64:
+        raise InvalidPtx(f"{text[:32]} does not fit 64 bits", token.line)
+    return value
