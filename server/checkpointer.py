@@ -180,6 +180,7 @@ class Checkpointer:
             if handle.kind is HandleKind.MODULE:
                 info = self.executor.driver.module_info(handle.real)
                 recipe["globals"] = {g.name: g.address for g in info.globals}
+            if "image" in recipe:
                 images.append(m.Image(handle.id, image_index[recipe["image"]]))
             handles.append(
                 m.Handle(handle.id, handle.kind, 1, handle.created_seq, recipe, handle.parents)
@@ -248,6 +249,10 @@ class Checkpointer:
         if kind is HandleKind.CONTEXT:
             retains = int(state["retains"].get(str(recipe["device"]), 0))
             result, real = 0, restore_context(ex, made, retains)
+        elif kind.is_name:
+            result, real = 0, made.id
+            if kind is HandleKind.LIBRARY:
+                ex.images[recipe["image"]] = reader.read(images[made.id])
         else:
             result, real = self._make_again(reader, made, images)
         if result or not real:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from outlast.errors import RestoreFailed
 from outlast.server.calls.modules import describe
 from outlast.server.channel import Json
 from outlast.server.drivers.base import Driver
@@ -49,6 +50,11 @@ def _handle(executor: Executor, handle: Handle) -> Json:
     }
     if handle.kind is HandleKind.MODULE:
         row["info"] = json.loads(describe(executor.driver.module_info(handle.real)))
+    elif handle.kind is HandleKind.LIBRARY:
+        result, info = executor.driver.describe_image(executor.images[handle.recipe["image"]])
+        if info is None:
+            raise RestoreFailed(f"library {handle.id:#x} cannot be described: error {result}")
+        row["info"] = json.loads(describe(info))
     elif handle.recipe.get("primary"):
         row["retains"] = executor.retains.get(handle.recipe["device"], 0)
     return row

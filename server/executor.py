@@ -16,6 +16,7 @@ from outlast.errors import ProtocolError
 from outlast.server.allocation import Allocation
 from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
 from outlast.server.calls.launch import launch, learn
+from outlast.server.calls.registry import ONE_WAY_CREATES, STAGED
 from outlast.server.drivers.base import Driver
 from outlast.server.launches import LAUNCH, Launches
 from outlast.server.replay import Replay
@@ -28,8 +29,6 @@ from outlast.session.host import HostSession, State
 from outlast.session.schema import Op, OpClass, ReplyKind
 from outlast.session.wire import Reply
 
-#: Their first field is the handle they make; when they fail, it is dead from the start.
-ONE_WAY_CREATES = frozenset({Op.FUNCTION_GET, Op.STREAM_CREATE, Op.EVENT_CREATE})
 # Looked at for each call, and slow to get from their classes.
 _LAUNCH, _BIND, _OUTCOME, _ORDERS = Op.LAUNCH, Op.BIND, Op.OUTCOME, (Op.MARKED, Op.WAITED)
 _ONE_WAY = OpClass.ONE_WAY
@@ -387,7 +386,7 @@ class Executor:
                 # It failed the first time: skip it, and let a sticky failure stay one.
                 if is_sticky(imposed[1]):
                     self.poisoned = imposed[1]
-                elif op is Op.MODULE_LOAD:
+                elif op in STAGED:
                     self.staged.pop(args[0], None)
                 elif op in ONE_WAY_CREATES:
                     self.handles.fail(args[0])

@@ -16,6 +16,15 @@ class HandleKind(enum.StrEnum):
     FUNCTION = "function"
     STREAM = "stream"
     EVENT = "event"
+    #: An image for any number of contexts; its modules are made from it and a context.
+    LIBRARY = "library"
+    #: A name in a library; the functions of modules are what the device knows.
+    KERNEL = "kernel"
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the session alone knows it: the device has no object for it."""
+        return self in (HandleKind.LIBRARY, HandleKind.KERNEL)
 
 
 @dataclass(slots=True)

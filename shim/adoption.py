@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from outlast.session.handles import HandleKind
 from outlast.shim.allocations import Allocation
 from outlast.shim.module_info import parse_module_info
-from outlast.shim.objects import Context, Event, Function, Module, Stream
+from outlast.shim.objects import (
+    Context,
+    Event,
+    Function,
+    Kernel,
+    KernelInfo,
+    Library,
+    Module,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from outlast.shim.client import Client
@@ -25,6 +34,10 @@ def adopt(client: Client, inventory: dict[str, Any]) -> None:
             _context(client, row)
         elif kind is HandleKind.FUNCTION:
             _function(client, row)
+        elif kind is HandleKind.LIBRARY:
+            client.libraries.add(Library(row["id"], _info(row)[0]))
+        elif kind is HandleKind.KERNEL:
+            _kernel(client, row)
         else:
             context = client.contexts[row["parents"][0]]
             recipe = row["recipe"]
@@ -53,11 +66,26 @@ def _context(client: Client, row: dict[str, Any]) -> None:
         known.retains = row["retains"]
 
 
+def _info(row: dict[str, Any]) -> tuple[dict[str, KernelInfo], dict[str, tuple[int, int]]]:
+    return parse_module_info(json.dumps(row["info"]).encode())
+
+
 def _module(client: Client, row: dict[str, Any], context: Context) -> None:
-    kernels, variables = parse_module_info(json.dumps(row["info"]).encode())
-    client.modules.add(Module(row["id"], context, kernels, variables))
+    kernels, variables = _info(row)
+    library = client.libraries.get(row["parents"][1]) if len(row["parents"]) > 1 else None
+    module = Module(row["id"], context, kernels, variables, library=library)
+    client.modules.add(module)
+    if library is not None:
+        library.modules[context] = module
     for address, size in variables.values():
         client.allocations.add(Allocation(address, size, context, row["id"]))
+
+
+def _kernel(client: Client, row: dict[str, Any]) -> None:
+    library, name = client.libraries.get(row["parents"][0]), row["recipe"]["name"]
+    kernel = Kernel(row["id"], library, library.infos[name])
+    library.kernels[name] = kernel
+    client.kernels.add(kernel)
 
 
 def _function(client: Client, row: dict[str, Any]) -> None:
@@ -67,6 +95,6 @@ def _function(client: Client, row: dict[str, Any]) -> None:
     attributes = dict(info.attributes)
     for key, value in row["recipe"].get("attributes", {}).items():
         attributes[int(key)] = value
-    function = Function(row["id"], module.context, info, attributes)
+    function = Function(row["id"], module.context, module, info, attributes)
     module.functions[name] = function
     client.functions.add(function)

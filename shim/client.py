@@ -20,7 +20,16 @@ from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
 from outlast.shim.landings import Landings
 from outlast.shim.linkage import Link
-from outlast.shim.objects import Context, Device, Event, Function, Module, Stream
+from outlast.shim.objects import (
+    Context,
+    Device,
+    Event,
+    Function,
+    Kernel,
+    Library,
+    Module,
+    Stream,
+)
 from outlast.shim.pinned import PinnedTable
 from outlast.shim.pools import PoolTable
 from outlast.shim.progress import Progress
@@ -45,6 +54,8 @@ class Client:
         }
         self.modules: HandleTable[Module] = HandleTable()
         self.functions: HandleTable[Function] = HandleTable()
+        self.libraries: HandleTable[Library] = HandleTable()
+        self.kernels: HandleTable[Kernel] = HandleTable()
         self.streams: HandleTable[Stream] = HandleTable()
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
@@ -159,6 +170,8 @@ class Client:
         """Forget everything that a context owns."""
         for table in (self.modules, self.functions, self.streams, self.events):
             table.drop_context(context)
+        for library in self.libraries:
+            library.modules.pop(context, None)
         self.allocations.drop_context(context)
         self.pinned.drop_context(context)
         context.plans.clear()

@@ -14,228 +14,65 @@ from collections.abc import Callable
 from typing import Any
 
 from outlast.shim import api_types
-from outlast.shim.api.context import (
-    cuCtxCreate,
-    cuCtxDestroy,
-    cuCtxGetApiVersion,
-    cuCtxGetCurrent,
-    cuCtxGetDevice,
-    cuCtxGetFlags,
-    cuCtxGetStreamPriorityRange,
-    cuCtxPopCurrent,
-    cuCtxPushCurrent,
-    cuCtxSetCurrent,
-    cuCtxSynchronize,
+from outlast.shim.api import (
+    context,
+    copy,
+    device,
+    error,
+    event,
+    function,
+    host,
+    launch,
+    library,
+    memory,
+    memset,
+    module,
+    ordered_memory,
+    pointer,
+    pool,
+    primary_context,
+    stream,
 )
-from outlast.shim.api.copy import (
-    cuMemcpyDtoD,
-    cuMemcpyDtoDAsync,
-    cuMemcpyDtoH,
-    cuMemcpyDtoHAsync,
-    cuMemcpyHtoD,
-    cuMemcpyHtoDAsync,
-)
-from outlast.shim.api.device import (
-    cuDeviceComputeCapability,
-    cuDeviceGet,
-    cuDeviceGetAttribute,
-    cuDeviceGetCount,
-    cuDeviceGetName,
-    cuDeviceGetUuid,
-    cuDeviceTotalMem,
-    cuDriverGetVersion,
-    cuInit,
-)
-from outlast.shim.api.error import (
-    cuGetErrorName,
-    cuGetErrorString,
-    last_error,
-)
-from outlast.shim.api.event import (
-    cuEventCreate,
-    cuEventDestroy,
-    cuEventElapsedTime,
-    cuEventQuery,
-    cuEventRecord,
-    cuEventRecordWithFlags,
-    cuEventSynchronize,
-)
-from outlast.shim.api.host import (
-    cuMemAllocHost,
-    cuMemFreeHost,
-    cuMemHostAlloc,
-    cuMemHostGetDevicePointer,
-    cuMemHostGetFlags,
-    cuMemHostRegister,
-    cuMemHostUnregister,
-)
-from outlast.shim.api.launch import (
-    cuLaunchKernel,
-)
-from outlast.shim.api.memory import (
-    cuMemAlloc,
-    cuMemFree,
-    cuMemGetAddressRange,
-    cuMemGetInfo,
-)
-from outlast.shim.api.memset import (
-    cuMemsetD8,
-    cuMemsetD8Async,
-    cuMemsetD16,
-    cuMemsetD16Async,
-    cuMemsetD32,
-    cuMemsetD32Async,
-)
-from outlast.shim.api.module import (
-    cuFuncGetAttribute,
-    cuFuncGetParamInfo,
-    cuFuncSetAttribute,
-    cuModuleGetFunction,
-    cuModuleGetGlobal,
-    cuModuleLoad,
-    cuModuleLoadData,
-    cuModuleLoadDataEx,
-    cuModuleLoadFatBinary,
-    cuModuleUnload,
-)
-from outlast.shim.api.ordered_memory import (
-    cuMemAllocAsync,
-    cuMemAllocFromPoolAsync,
-    cuMemFreeAsync,
-)
-from outlast.shim.api.pointer import (
-    cuPointerGetAttribute,
-    cuPointerGetAttributes,
-)
-from outlast.shim.api.pool import (
-    cuDeviceGetDefaultMemPool,
-    cuDeviceGetMemPool,
-    cuDeviceSetMemPool,
-    cuMemPoolCreate,
-    cuMemPoolDestroy,
-    cuMemPoolGetAttribute,
-    cuMemPoolSetAttribute,
-    cuMemPoolTrimTo,
-)
-from outlast.shim.api.primary_context import (
-    cuDevicePrimaryCtxGetState,
-    cuDevicePrimaryCtxRelease,
-    cuDevicePrimaryCtxReset,
-    cuDevicePrimaryCtxRetain,
-)
-from outlast.shim.api.stream import (
-    cuStreamCreate,
-    cuStreamCreateWithPriority,
-    cuStreamDestroy,
-    cuStreamGetCtx,
-    cuStreamGetFlags,
-    cuStreamGetPriority,
-    cuStreamIsCapturing,
-    cuStreamQuery,
-    cuStreamSynchronize,
-    cuStreamWaitEvent,
-)
+from outlast.shim.api.context import *  # noqa: F403
+from outlast.shim.api.copy import *  # noqa: F403
+from outlast.shim.api.device import *  # noqa: F403
+from outlast.shim.api.error import *  # noqa: F403
+from outlast.shim.api.event import *  # noqa: F403
+from outlast.shim.api.function import *  # noqa: F403
+from outlast.shim.api.host import *  # noqa: F403
+from outlast.shim.api.launch import *  # noqa: F403
+from outlast.shim.api.library import *  # noqa: F403
+from outlast.shim.api.memory import *  # noqa: F403
+from outlast.shim.api.memset import *  # noqa: F403
+from outlast.shim.api.module import *  # noqa: F403
+from outlast.shim.api.ordered_memory import *  # noqa: F403
+from outlast.shim.api.pointer import *  # noqa: F403
+from outlast.shim.api.pool import *  # noqa: F403
+from outlast.shim.api.primary_context import *  # noqa: F403
+from outlast.shim.api.stream import *  # noqa: F403
 from outlast.shim.api_types import *  # noqa: F403
 from outlast.shim.linkage import Link
 from outlast.shim.process import process
 
-__all__ = [
-    "close",
-    "cuCtxCreate",
-    "cuCtxDestroy",
-    "cuCtxGetApiVersion",
-    "cuCtxGetCurrent",
-    "cuCtxGetDevice",
-    "cuCtxGetFlags",
-    "cuCtxGetStreamPriorityRange",
-    "cuCtxPopCurrent",
-    "cuCtxPushCurrent",
-    "cuCtxSetCurrent",
-    "cuCtxSynchronize",
-    "cuDeviceComputeCapability",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetCount",
-    "cuDeviceGetDefaultMemPool",
-    "cuDeviceGetMemPool",
-    "cuDeviceGetName",
-    "cuDeviceGetUuid",
-    "cuDevicePrimaryCtxGetState",
-    "cuDevicePrimaryCtxRelease",
-    "cuDevicePrimaryCtxReset",
-    "cuDevicePrimaryCtxRetain",
-    "cuDeviceSetMemPool",
-    "cuDeviceTotalMem",
-    "cuDriverGetVersion",
-    "cuEventCreate",
-    "cuEventDestroy",
-    "cuEventElapsedTime",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuEventRecordWithFlags",
-    "cuEventSynchronize",
-    "cuFuncGetAttribute",
-    "cuFuncGetParamInfo",
-    "cuFuncSetAttribute",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuInit",
-    "cuLaunchKernel",
-    "cuMemAlloc",
-    "cuMemAllocAsync",
-    "cuMemAllocFromPoolAsync",
-    "cuMemAllocHost",
-    "cuMemFree",
-    "cuMemFreeAsync",
-    "cuMemFreeHost",
-    "cuMemGetAddressRange",
-    "cuMemGetInfo",
-    "cuMemHostAlloc",
-    "cuMemHostGetDevicePointer",
-    "cuMemHostGetFlags",
-    "cuMemHostRegister",
-    "cuMemHostUnregister",
-    "cuMemPoolCreate",
-    "cuMemPoolDestroy",
-    "cuMemPoolGetAttribute",
-    "cuMemPoolSetAttribute",
-    "cuMemPoolTrimTo",
-    "cuMemcpyDtoD",
-    "cuMemcpyDtoDAsync",
-    "cuMemcpyDtoH",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyHtoD",
-    "cuMemcpyHtoDAsync",
-    "cuMemsetD8",
-    "cuMemsetD8Async",
-    "cuMemsetD16",
-    "cuMemsetD16Async",
-    "cuMemsetD32",
-    "cuMemsetD32Async",
-    "cuModuleGetFunction",
-    "cuModuleGetGlobal",
-    "cuModuleLoad",
-    "cuModuleLoadData",
-    "cuModuleLoadDataEx",
-    "cuModuleLoadFatBinary",
-    "cuModuleUnload",
-    "cuPointerGetAttribute",
-    "cuPointerGetAttributes",
-    "cuStreamCreate",
-    "cuStreamCreateWithPriority",
-    "cuStreamDestroy",
-    "cuStreamGetCtx",
-    "cuStreamGetFlags",
-    "cuStreamGetPriority",
-    "cuStreamIsCapturing",
-    "cuStreamQuery",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
-    "last_error",
-    "statistics",
-    "use_link",
-]
+__all__ = ["close", "statistics", "use_link"]
 __all__ += api_types.__all__
+__all__ += context.__all__
+__all__ += copy.__all__
+__all__ += device.__all__
+__all__ += error.__all__
+__all__ += event.__all__
+__all__ += function.__all__
+__all__ += host.__all__
+__all__ += launch.__all__
+__all__ += library.__all__
+__all__ += memory.__all__
+__all__ += memset.__all__
+__all__ += module.__all__
+__all__ += ordered_memory.__all__
+__all__ += pointer.__all__
+__all__ += pool.__all__
+__all__ += primary_context.__all__
+__all__ += stream.__all__
 
 
 def statistics() -> dict[str, Any]:

@@ -40,6 +40,18 @@ class CUfunction(_Handle):
     """Kernel of a loaded module."""
 
 
+class CUlibrary(_Handle):
+    """Library of kernels for any context."""
+
+
+class CUkernel(_Handle):
+    """Kernel of a library."""
+
+
+class CUlinkState(_Handle):
+    """Link that is being prepared."""
+
+
 class CUstream(_Handle):
     """Stream."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -141,6 +142,8 @@ class Module:
     globals: dict[str, tuple[int, int]]
     #: Functions looked up so far: CUDA returns the same handle each time.
     functions: dict[str, Function] = field(default_factory=dict)
+    #: The library that it was made from, if any.
+    library: Library | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -149,6 +152,7 @@ class Function:
 
     handle: int
     context: Context
+    module: Module
     info: KernelInfo
     #: ``CUfunction_attribute`` value -> number; changes with cuFuncSetAttribute.
     attributes: dict[int, int]
@@ -157,6 +161,35 @@ class Function:
     def parameter_bytes(self) -> int:
         """Length of the parameter buffer."""
         return max((offset + size for offset, size in self.info.parameters), default=0)
+
+
+@dataclass(eq=False, slots=True)
+class Library:
+    """An image that is loaded in each context where something of it is needed."""
+
+    handle: int
+    #: What its modules have, by name.
+    infos: dict[str, KernelInfo]
+    #: Kernels looked up so far.
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    modules: dict[Context, Module] = field(default_factory=dict)
+    #: One thread at a time loads it.
+    loading: threading.Lock = field(default_factory=threading.Lock)
+    #: It belongs to none.
+    context: None = None
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """A kernel of a library: a function in every context."""
+
+    handle: int
+    library: Library
+    info: KernelInfo
+    #: Attributes that were set, by device.
+    settings: dict[Device, dict[int, int]] = field(default_factory=dict)
+    #: It belongs to none.
+    context: None = None
 
 
 def _uuid_bytes(text: str) -> bytes:

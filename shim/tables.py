@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from outlast.cuda_types import CUresult
@@ -11,10 +12,17 @@ from outlast.shim.objects import Context
 
 
 class Owned(Protocol):
-    """An object that dies with its context."""
+    """An object that dies with its context, if it has one."""
 
-    handle: int
-    context: Context
+    @property
+    def handle(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def context(self) -> Context | None:
+        """Its context."""
+        ...
 
 
 T = TypeVar("T", bound=Owned)
@@ -33,6 +41,13 @@ class HandleTable(Generic[T]):
         """Enter a new object."""
         self._rows[item.handle] = item
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._rows.values()))
+
+    def find(self, handle: Any) -> T | None:
+        """Return an object if there is one of this handle and kind."""
+        return self._rows.get(as_int(handle))
+
     def get(self, handle: Any) -> T:
         """Return an object; INVALID_HANDLE if there is none of this handle and kind."""
         item = self._rows.get(as_int(handle))
@@ -46,7 +61,7 @@ class HandleTable(Generic[T]):
 
     def of(self, context: Context) -> list[T]:
         """Return the objects of a context."""
-        return [item for item in list(self._rows.values()) if item.context is context]
+        return [item for item in self if item.context is context]
 
     def drop_context(self, context: Context) -> None:
         """Drop every object of a context."""

@@ -5,7 +5,16 @@ leave a wait that does), unless an outcome is imposed. `QUERIES` return ``(resul
 or None when they left a wait.
 """
 
-from outlast.server.calls import contexts, events, launch, memory, modules, ordered_memory, streams
+from outlast.server.calls import (
+    contexts,
+    events,
+    launch,
+    libraries,
+    memory,
+    modules,
+    ordered_memory,
+    streams,
+)
 from outlast.server.calls.registry import ANSWERED, ONE_WAY, QUERIES
 
 __all__ = [
@@ -15,6 +24,7 @@ __all__ = [
     "contexts",
     "events",
     "launch",
+    "libraries",
     "memory",
     "modules",
     "ordered_memory",

@@ -73,22 +73,51 @@ def image_part(ex: Executor, args: Args, data: Any) -> int:
 def module_load(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     """Load an image; the answer carries its functions and globals."""
     handle = args[0]
-    image = bytes(ex.staged.pop(handle, b"")) + bytes(data)
+    load(ex, handle, take_image(ex, handle, data), (ex.context,), imposed)
+
+
+def take_image(ex: Executor, handle: int, data: Any) -> bytes:
+    """Return an image whose last piece has come."""
+    return bytes(ex.staged.pop(handle, b"")) + bytes(data)
+
+
+def load(
+    ex: Executor, handle: int, image: bytes, parents: tuple[int, ...], imposed: Imposed
+) -> bool:
+    """Load a module in the bound context and answer the call; return whether it is there."""
     result, real = damage(image) or ex.cuda.cuModuleLoadData(image)
     if result:
         if imposed is not None:
             raise ReplayDiverged(f"module {handle:#x} cannot be loaded again: error {int(result)}")
         ex.answer(int(result))
-        return
+        return False
     description = describe(ex.driver.module_info(int(real)))
+    ex.add_handle(HandleKind.MODULE, handle, int(real), {"image": keep_image(ex, image)}, parents)
+    answer_with(ex, f"module {handle:#x}", description, imposed)
+    return True
+
+
+def answer_with(ex: Executor, what: str, description: bytes, imposed: Imposed) -> None:
+    """Answer a load with a description, which must be the same in each replay."""
     value = fingerprint(description)
-    if imposed is not None and imposed[2] != value:
-        raise ReplayDiverged(f"module {handle:#x} came back with other functions or addresses")
-    digest = blake3(image).hexdigest()
-    ex.images[digest] = image
-    ex.add_handle(HandleKind.MODULE, handle, int(real), {"image": digest}, (ex.context,))
     if imposed is None:
         ex.answer(0, value, description)
+    elif imposed[2] != value:
+        raise ReplayDiverged(f"{what} came back with other functions or addresses")
+
+
+def keep_image(ex: Executor, image: bytes) -> str:
+    """Keep an image for restores; return its digest."""
+    digest = blake3(image).hexdigest()
+    ex.images[digest] = image
+    return digest
+
+
+def forget_image(ex: Executor, digest: str) -> None:
+    """Forget an image that nothing was made from any more."""
+    kinds = HandleKind.MODULE, HandleKind.LIBRARY
+    if not any(h.recipe["image"] == digest for h in ex.handles.ordered() if h.kind in kinds):
+        ex.images.pop(digest, None)
 
 
 @one_way(Op.MODULE_UNLOAD)
@@ -99,9 +128,7 @@ def module_unload(ex: Executor, args: Args, data: Any) -> int:
         return unusable(ex, args[0])
     (result,) = ex.cuda.cuModuleUnload(module.real)
     ex.drop_handle(module.id)
-    used = {h.recipe["image"] for h in ex.handles.ordered() if h.kind is HandleKind.MODULE}
-    if module.recipe["image"] not in used:
-        ex.images.pop(module.recipe["image"], None)
+    forget_image(ex, module.recipe["image"])
     return int(result)
 
 

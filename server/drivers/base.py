@@ -237,6 +237,13 @@ class Driver(ABC):
         """Return what a module loaded by `cuModuleLoadData` offers."""
 
     @abstractmethod
+    def describe_image(self, image: bytes) -> tuple[int, ModuleInfo | None]:
+        """Return a ``CUresult`` value and, on success, what a module of an image would offer.
+
+        In no context: its variables have no addresses.
+        """
+
+    @abstractmethod
     def allocate_at(self, device: int, address: int, size: int, stream: int | None = None) -> int:
         """Allocate exactly at ``address``. Returns a ``CUresult`` value; 2 if it cannot be had.
 

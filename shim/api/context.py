@@ -11,6 +11,20 @@ from outlast.shim.failure import check, require
 from outlast.shim.handles import CUcontext, CUdevice, as_int
 from outlast.shim.objects import Context
 
+__all__ = [
+    "cuCtxCreate",
+    "cuCtxDestroy",
+    "cuCtxGetApiVersion",
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxGetFlags",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+]
+
 #: What `cuCtxGetApiVersion` says of every context.
 API_VERSION = 3020
 #: Priorities of streams, least and greatest.

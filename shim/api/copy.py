@@ -20,6 +20,15 @@ from outlast.shim.failure import check, require
 from outlast.shim.handles import as_int
 from outlast.shim.host_memory import extent, readable, writable
 
+__all__ = [
+    "cuMemcpyDtoD",
+    "cuMemcpyDtoDAsync",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoD",
+    "cuMemcpyHtoDAsync",
+]
+
 _ASYNC, _SYNC = 0, 1
 #: A copy to the device waits for room in its stream again after so many bytes.
 PART = 256 << 20

@@ -10,6 +10,18 @@ from outlast.shim.failure import require
 from outlast.shim.handles import CUdevice, CUuuid
 from outlast.shim.process import process
 
+__all__ = [
+    "cuDeviceComputeCapability",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid",
+    "cuDeviceTotalMem",
+    "cuDriverGetVersion",
+    "cuInit",
+]
+
 #: CUDA version whose driver API this client speaks.
 DRIVER_VERSION = 13000
 

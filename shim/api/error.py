@@ -11,6 +11,12 @@ from outlast.shim.failure import require
 from outlast.shim.handles import as_int
 from outlast.shim.process import process
 
+__all__ = [
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "last_error",
+]
+
 
 @api(outputs=1)
 def cuGetErrorName(error: Any) -> tuple[CUresult, bytes]:

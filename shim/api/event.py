@@ -12,6 +12,16 @@ from outlast.shim.failure import as_result, check, require
 from outlast.shim.handles import CUevent
 from outlast.shim.objects import Event, Place
 
+__all__ = [
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuEventSynchronize",
+]
+
 _KNOWN = CUevent_flags.CU_EVENT_BLOCKING_SYNC | CUevent_flags.CU_EVENT_DISABLE_TIMING
 
 

@@ -26,6 +26,16 @@ from outlast.shim.failure import CallFailure, require
 from outlast.shim.handles import CUdeviceptr, as_int
 from outlast.shim.host_memory import address_of
 
+__all__ = [
+    "cuMemAllocHost",
+    "cuMemFreeHost",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer",
+    "cuMemHostGetFlags",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+]
+
 _ALLOC_FLAGS = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED
 _REGISTER_FLAGS = (
     CU_MEMHOSTREGISTER_PORTABLE

@@ -23,6 +23,7 @@ from outlast.shim.call import OK, api, client
 from outlast.shim.client import PER_THREAD_STREAM, Client
 from outlast.shim.failure import CallFailure, as_result, require
 from outlast.shim.handles import as_int
+from outlast.shim.libraries import any_function
 from outlast.shim.objects import Context, Function, Plan, Stream
 from outlast.shim.parameters import (
     NEEDS_CONVERSION,
@@ -32,6 +33,10 @@ from outlast.shim.parameters import (
     gather_extra,
 )
 from outlast.shim.process import process
+
+__all__ = [
+    "cuLaunchKernel",
+]
 
 #: Most plans a context keeps; a program that varies its grids endlessly starts anew.
 MAX_PLANS = 4096
@@ -136,7 +141,7 @@ def _launch(
     values, types = _form(me, kernelParams, extra)
     key = (f, *grid, *block, shared, hStream, types)
     plan = context.plans.get(key) if _is_key(key) else None
-    head, pack, stream = plan or _check(me, context, key)
+    head, pack, stream = plan or _check(me, context, key, any_function(me, f))
     try:
         data = pack(*values)
     except NEEDS_CONVERSION:
@@ -165,13 +170,13 @@ def _form(me: Client, kernelParams: Any, extra: Any) -> tuple[Any, Any]:
     return (address,), _EXTRA if options else _POINTERS
 
 
-def _check(me: Client, context: Context, key: Key) -> Plan:
+def _check(me: Client, context: Context, key: Key, function: Function) -> Plan:
     """Check a launch in full and keep its plan."""
-    f, hStream, types = key[0], key[-2], key[-1]
+    hStream, types = key[-2], key[-1]
     gx, gy, gz, bx, by, bz, shared = map(operator.index, key[1:-2])
     grid, block = (gx, gy, gz), (bx, by, bz)
     with me.lock:
-        function = me.functions.get(f)
+        function = me.functions.get(function.handle)
         stream = me.stream(hStream, context)
         require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
         _check_configuration(function, grid, block, shared)

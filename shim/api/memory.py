@@ -13,6 +13,13 @@ from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, check, require
 from outlast.shim.handles import CUdeviceptr, as_int
 
+__all__ = [
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemGetAddressRange",
+    "cuMemGetInfo",
+]
+
 #: More than anything holds.
 MAX_SIZE = 1 << 63  # bytes
 

@@ -10,6 +10,15 @@ from outlast.shim.call import OK, api, client
 from outlast.shim.failure import require
 from outlast.shim.handles import as_int
 
+__all__ = [
+    "cuMemsetD8",
+    "cuMemsetD8Async",
+    "cuMemsetD16",
+    "cuMemsetD16Async",
+    "cuMemsetD32",
+    "cuMemsetD32Async",
+]
+
 _ASYNC, _SYNC = 0, 1
 
 

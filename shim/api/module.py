@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.cuda_types import CUfunction_attribute, CUresult
+from outlast.cuda_types import CUmoduleLoadingMode, CUresult
 from outlast.session.schema import Op
-from outlast.session.wire import unpack_reply
-from outlast.shim.allocations import Allocation
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, check, require
 from outlast.shim.handles import CUdeviceptr, CUfunction, CUmodule
 from outlast.shim.image import file_bytes, image_bytes
-from outlast.shim.module_info import parse_module_info
-from outlast.shim.objects import Context, Function, Module
+from outlast.shim.modules import enter_module, forget_module, function_of, name_of
+from outlast.shim.objects import Context
 
-#: Attributes that cuFuncSetAttribute may change.
-_SETTABLE = (
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
-    CUfunction_attribute.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
-)
+__all__ = [
+    "cuModuleEnumerateFunctions",
+    "cuModuleGetFunction",
+    "cuModuleGetFunctionCount",
+    "cuModuleGetGlobal",
+    "cuModuleGetLoadingMode",
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+    "cuModuleUnload",
+]
 
 
 @api(outputs=1)
@@ -52,12 +52,7 @@ def _load(me: Client, context: Context, data: bytes) -> tuple[CUresult, CUmodule
     handle = me.link.new_handle()
     reply = me.link.call(Op.MODULE_LOAD, handle, data=data)
     check(reply.result)
-    kernels, variables = parse_module_info(unpack_reply(Op.MODULE_LOAD, reply.data)[0])
-    with me.lock:
-        require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        me.modules.add(Module(handle, context, kernels, variables))
-        for address, size in variables.values():
-            me.allocations.add(Allocation(address, size, context, module=handle))
+    enter_module(me, Op.MODULE_LOAD, handle, context, reply)
     return SUCCESS, CUmodule(handle)
 
 
@@ -76,12 +71,9 @@ def cuModuleUnload(hmod: Any) -> tuple[CUresult]:
     me.enter()
     with me.lock:
         module = me.modules.get(hmod)
+        require(module.library is None, CUresult.CUDA_ERROR_NOT_PERMITTED)
         me.link.send(Op.MODULE_UNLOAD, module.handle)
-        me.modules.remove(module)
-        for function in module.functions.values():
-            me.functions.remove(function)
-        me.allocations.drop_module(module.handle)
-        module.context.plans.clear()
+        forget_module(me, module)
     return OK
 
 
@@ -90,20 +82,33 @@ def cuModuleGetFunction(hmod: Any, name: bytes | str) -> tuple[CUresult, CUfunct
     """Return a kernel of a module by name."""
     me = client()
     me.enter()
-    key = _text(name)
-    with me.lock:
-        module = me.modules.get(hmod)
-        function = module.functions.get(key)
-        if function is None:
-            info = module.kernels.get(key)
-            if info is None:
-                raise CallFailure(CUresult.CUDA_ERROR_NOT_FOUND)
-            handle = me.link.new_handle()
-            function = Function(handle, module.context, info, dict(info.attributes))
-            me.link.send(Op.FUNCTION_GET, handle, module.handle, data=key.encode())
-            module.functions[key] = function
-            me.functions.add(function)
-    return SUCCESS, CUfunction(function.handle)
+    return SUCCESS, CUfunction(function_of(me, me.modules.get(hmod), name_of(name)).handle)
+
+
+@api(outputs=1)
+def cuModuleGetFunctionCount(mod: Any) -> tuple[CUresult, int]:
+    """Return how many kernels a module has."""
+    me = client()
+    me.context()
+    return SUCCESS, len(me.modules.get(mod).kernels)
+
+
+@api(outputs=1)
+def cuModuleEnumerateFunctions(numFunctions: int, mod: Any) -> tuple[CUresult, list[CUfunction]]:
+    """Return up to so many kernels of a module."""
+    me = client()
+    me.enter()
+    module = me.modules.get(mod)
+    require(numFunctions > 0)
+    names = list(module.kernels)[:numFunctions]
+    return SUCCESS, [CUfunction(function_of(me, module, name).handle) for name in names]
+
+
+@api(outputs=1)
+def cuModuleGetLoadingMode() -> tuple[CUresult, CUmoduleLoadingMode]:
+    """Return when kernels are loaded: with their module."""
+    client()
+    return SUCCESS, CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING
 
 
 @api(outputs=2)
@@ -111,46 +116,8 @@ def cuModuleGetGlobal(hmod: Any, name: bytes | str) -> tuple[CUresult, CUdevicep
     """Return address and size of a module's variable."""
     me = client()
     me.context()
-    variable = me.modules.get(hmod).globals.get(_text(name))
+    variable = me.modules.get(hmod).globals.get(name_of(name))
     if variable is None:
         raise CallFailure(CUresult.CUDA_ERROR_NOT_FOUND)
     address, size = variable
     return SUCCESS, CUdeviceptr(address), size
-
-
-@api(outputs=1)
-def cuFuncGetAttribute(attrib: CUfunction_attribute, hfunc: Any) -> tuple[CUresult, int]:
-    """Return an attribute of a kernel."""
-    attributes = client().functions.get(hfunc).attributes
-    require(int(attrib) in attributes)
-    return SUCCESS, attributes[int(attrib)]
-
-
-@api()
-def cuFuncSetAttribute(hfunc: Any, attrib: CUfunction_attribute, value: int) -> tuple[CUresult]:
-    """Set an attribute of a kernel."""
-    me = client()
-    me.enter()
-    function = me.functions.get(hfunc)
-    require(attrib in _SETTABLE)
-    require(-(1 << 31) <= value < 1 << 31)
-    reply = me.link.call(Op.FUNCTION_SET_ATTRIBUTE, function.handle, int(attrib), int(value))
-    check(reply.result)
-    with me.lock:
-        function.attributes[int(attrib)] = int(value)
-        # Launches with more shared memory than is allowed now must be checked again.
-        function.context.plans.clear()
-    return OK
-
-
-@api(outputs=2)
-def cuFuncGetParamInfo(func: Any, paramIndex: int) -> tuple[CUresult, int, int]:
-    """Return offset and size of a kernel's parameter."""
-    parameters = client().functions.get(func).info.parameters
-    require(0 <= paramIndex < len(parameters))
-    return SUCCESS, *parameters[paramIndex]
-
-
-def _text(name: bytes | str) -> str:
-    text = name if isinstance(name, str) else bytes(name).decode(errors="surrogateescape")
-    return text.partition("\0")[0]

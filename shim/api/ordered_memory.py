@@ -21,6 +21,12 @@ from outlast.shim.handles import CUdeviceptr, as_int
 from outlast.shim.objects import Stream
 from outlast.shim.pools import MemPool
 
+__all__ = [
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+]
+
 
 @api(outputs=1)
 def cuMemAllocAsync(bytesize: int, hStream: Any) -> tuple[CUresult, CUdeviceptr]:

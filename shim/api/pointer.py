@@ -16,6 +16,11 @@ from outlast.shim.failure import require
 from outlast.shim.handles import CUcontext, CUdeviceptr, CUmemoryPool, as_int
 from outlast.shim.pinned import PinnedRange
 
+__all__ = [
+    "cuPointerGetAttribute",
+    "cuPointerGetAttributes",
+]
+
 _NAME = CUpointer_attribute
 #: Attributes of everything known, with their values for a pointer to nothing known.
 _NOTHING: dict[int, Any] = {

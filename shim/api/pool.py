@@ -16,6 +16,17 @@ from outlast.shim.handles import CUmemoryPool, as_int
 from outlast.shim.pool_properties import CUmemPoolProps
 from outlast.shim.pools import MemPool
 
+__all__ = [
+    "cuDeviceGetDefaultMemPool",
+    "cuDeviceGetMemPool",
+    "cuDeviceSetMemPool",
+    "cuMemPoolCreate",
+    "cuMemPoolDestroy",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+]
+
 
 @api(outputs=1)
 def cuDeviceGetDefaultMemPool(dev: Any) -> tuple[CUresult, CUmemoryPool]:

@@ -10,6 +10,13 @@ from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import check, require
 from outlast.shim.handles import CUcontext
 
+__all__ = [
+    "cuDevicePrimaryCtxGetState",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxReset",
+    "cuDevicePrimaryCtxRetain",
+]
+
 
 @api(outputs=1)
 def cuDevicePrimaryCtxRetain(dev: Any) -> tuple[CUresult, CUcontext]:

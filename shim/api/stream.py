@@ -12,6 +12,19 @@ from outlast.shim.failure import as_result, require
 from outlast.shim.handles import CUcontext, CUstream
 from outlast.shim.objects import Stream
 
+__all__ = [
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy",
+    "cuStreamGetCtx",
+    "cuStreamGetFlags",
+    "cuStreamGetPriority",
+    "cuStreamIsCapturing",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+]
+
 _FLAGS = frozenset(map(int, CUstream_flags))
 
 

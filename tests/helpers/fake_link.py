@@ -116,6 +116,7 @@ class FakeLink:
         self.watches: list[FakeWatch] = []
         self.busy = False
         self._functions: dict[int, str] = {}
+        self._libraries: dict[int, bytes] = {}
         self._events: dict[int, int] = {}
         self._handles = HandleAllocator()
         self._freed: dict[int, list[int]] = {}
@@ -296,6 +297,13 @@ class FakeLink:
             for name, size in info["globals"].items()
         ]
         return Reply(0, data=json.dumps(info).encode())
+
+    def _on_library_load(self, handle: int, module: int, data: bytes) -> Reply:
+        self._libraries[handle] = data
+        return self._on_module_load(module, data)
+
+    def _on_library_module(self, handle: int, library: int, _: None) -> Reply:
+        return self._on_module_load(handle, self._libraries[library])
 
     def _on_function_get(self, handle: int, module: int, data: bytes) -> None:
         self._functions[handle] = data.decode()

@@ -46,11 +46,7 @@ class ModuleCalls(MemoryCalls):
         if error:
             return self.failed(int(error)), 0
         functions = self._functions_of(raw)
-        variables = []
-        for name in variable_names(image):
-            error, address, size = self.cuda.cuModuleGetGlobal(raw, name.encode())
-            if not error and size:
-                variables.append(GlobalInfo(name, int(address), int(size)))
+        variables = self._variables_of(raw, image)
         for handle, function in functions.items():
             self._functions[handle] = function
         module = Module(
@@ -58,7 +54,7 @@ class ModuleCalls(MemoryCalls):
             context,
             list(functions),
             tuple(f.info for f in functions.values()),
-            tuple(variables),
+            variables,
         )
         self._modules[int(raw)] = module
         context.modules.add(int(raw))
@@ -79,6 +75,17 @@ class ModuleCalls(MemoryCalls):
         )
         self.cuModuleUnload(handle)
         return OUT_OF_MEMORY, 0
+
+    def describe_image(self, image: bytes) -> tuple[int, ModuleInfo | None]:
+        """Return what a module of an image would offer: load one for a moment."""
+        with self.within(self._open(self._devices[0])):
+            error, raw = self.cuda.cuModuleLoadData(bytes(image))
+            if error:
+                return self.failed(int(error)), None
+            infos = tuple(f.info for f in self._functions_of(raw).values())
+            variables = tuple(GlobalInfo(g.name, 0, g.size) for g in self._variables_of(raw, image))
+            error = self._result(self.cuda.cuModuleUnload(raw))
+        return error, None if error else ModuleInfo(infos, variables)
 
     def cuModuleUnload(self, hmod: int) -> tuple[int]:
         """Unload a module; work that was issued before still runs its code."""
@@ -236,6 +243,14 @@ class ModuleCalls(MemoryCalls):
         # Asking loads a function: always in the same order, so that all comes to lie alike.
         named = sorted((bytes(cuda.cuFuncGetName(raw)[1]), int(raw), raw) for raw in found)
         return {handle: self._describe(name, raw) for name, handle, raw in named}
+
+    def _variables_of(self, module: Any, image: bytes) -> tuple[GlobalInfo, ...]:
+        found = []
+        for name in variable_names(image):
+            error, address, size = self.cuda.cuModuleGetGlobal(module, name.encode())
+            if not error and size:
+                found.append(GlobalInfo(name, int(address), int(size)))
+        return tuple(found)
 
     def _describe(self, name: bytes, raw: Any) -> Function:
         cuda = self.cuda

@@ -145,6 +145,10 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         """Return what a module loaded by `cuModuleLoadData` offers."""
         return super().module_info(module)
 
+    def describe_image(self, image: bytes) -> tuple[int, ModuleInfo | None]:
+        """Return what a module of an image would offer, with its variables nowhere."""
+        return super().describe_image(image)
+
     def allocate_at(self, device: int, address: int, size: int, stream: int | None = None) -> int:
         """Allocate exactly at ``address``, in the current context or the primary one.
 

@@ -114,6 +114,19 @@ class ModuleCalls(ContextCalls):
         )
         return ModuleInfo(functions, variables)
 
+    def describe_image(self, image: bytes) -> tuple[int, ModuleInfo | None]:
+        """Return what a module of an image would offer, with its variables nowhere."""
+        try:
+            program = self._program_of(image)
+        except Refusal as refusal:
+            return refusal.code, None
+        functions = tuple(
+            FunctionInfo(k.function.name, k.parameters(), dict(k.attributes))
+            for k in program.kernels
+        )
+        variables = tuple(GlobalInfo(v.name, 0, max(v.size, 1)) for v in program.variables)
+        return 0, ModuleInfo(functions, variables)
+
     def load_module_at(self, image: bytes, addresses: dict[str, int]) -> tuple[int, int]:
         """Load an image with its variables at given addresses; (``CUresult`` value, module)."""
         code = self.fault_code()
@@ -128,9 +141,11 @@ class ModuleCalls(ContextCalls):
 
     def _load(self, image: Any, addresses: dict[str, int] | None) -> int:
         context = self._context()
+        return self._place(self._program_of(image), context, addresses)
+
+    def _program_of(self, image: Any) -> Program:
         try:
-            program = read_program(read_image(image))
-            return self._place(program, context, addresses)
+            return read_program(read_image(image))
         except ImageError as error:
             self._refused(error)
             raise Refusal(error.cu_result) from error
@@ -145,9 +160,13 @@ class ModuleCalls(ContextCalls):
             self._modules.put(module.handle, module)
             try:
                 self._place_variables(program, module, addresses)
-            except (Refusal, ImageError):
+            except Refusal:
                 self._drop_module(module)
                 raise
+            except ImageError as error:
+                self._drop_module(module)
+                self._refused(error)
+                raise Refusal(error.cu_result) from error
             for kernel in program.kernels:
                 self._add_function(module, kernel)
             return module.handle
@@ -183,7 +202,7 @@ class ModuleCalls(ContextCalls):
             layout=kernel.layout,
             lowered=kernel.lowered,
             parameters=kernel.parameters(),
-            attributes=kernel.attributes,
+            attributes=dict(kernel.attributes),
             max_threads=kernel.attributes[
                 CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
             ],
