@@ -124,6 +124,7 @@ class ContextCalls(DriverState):
             if self.fault_code():
                 self.engine.finish(self.engine.issued)
                 self.engine.clear_fault()
+                self._logged_fault = ""
 
     @cuda_call(2, always=True)
     def cuDevicePrimaryCtxGetState(self, dev: Any) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from outlast.server.drivers.emulated.loader import (
     read_image,
     read_program,
 )
+from outlast.server.drivers.emulated.lower.callgraph import function_addresses
 from outlast.server.drivers.emulated.objects import Context, Function, LoadedModule
 from outlast.server.drivers.emulated.properties import SHARED_OPTIN
 from outlast.server.drivers.emulated.ptx.problems import ImageError
@@ -185,7 +186,8 @@ class ModuleCalls(ContextCalls):
             if address is None:
                 raise Refusal(OUT_OF_MEMORY)
             module.globals[variable.name] = (address, size)
-        placed = {name: address for name, (address, _) in module.globals.items()}
+        placed = function_addresses(program.module)
+        placed |= {name: address for name, (address, _) in module.globals.items()}
         for variable in program.variables:
             data = initial_bytes(variable, placed)
             if data:

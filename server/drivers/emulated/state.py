@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 from outlast.errors import ConfigError
 from outlast.server.drivers.base import DeviceInfo, Fault
 from outlast.server.drivers.emulated import arena as arenas
-from outlast.server.drivers.emulated.engine import Engine
+from outlast.server.drivers.emulated.engine import DEINITIALIZED, Engine
 from outlast.server.drivers.emulated.engine_layout import CONTROL
 from outlast.server.drivers.emulated.jit import Jit
 from outlast.server.drivers.emulated.objects import (
@@ -42,13 +43,15 @@ from outlast.server.drivers.emulated.results import (
 )
 from outlast.server.drivers.emulated.vmm import Memories, Physical, Reservation
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_MEMORY = 4 << 30  # bytes
 FAULT = CONTROL["fault"]
 _RUNNING_TAG = CONTROL["running_tag"]
 _MAX_OUTPUT = 1 << 20  # characters of device printf kept until somebody takes them
 
 _FAULT_TEXTS = {
-    4: "the device was closed",
+    DEINITIALIZED: "the device was closed",
     700: "illegal memory access",
     702: "the kernel ran longer than the watchdog allows",
     710: "a device assertion failed",
@@ -92,6 +95,7 @@ class DriverState:
         self._files = Memories()
         self._reservations: dict[int, Reservation] = {}
         self._kernel_names: list[str] = []
+        self._logged_fault = ""
         self._compiling = threading.Lock()
         self._current = Currency()
         self._capture_output = capture_output
@@ -180,15 +184,20 @@ class DriverState:
             reason += f" at {address:#x}"
         if kernel < len(self._kernel_names):
             reason += f" in kernel {self._kernel_names[kernel]}"
-        return Fault(code, tag, f"{reason}, PTX line {line}" if line else reason)
+        if line:
+            reason += f", PTX line {line}"
+        if reason != self._logged_fault and code != DEINITIALIZED:
+            self._logged_fault = reason
+            logger.error("The device has failed: %s.", reason, extra={"action": "device_fault"})
+        return Fault(code, tag, reason)
 
     def _finish(self, ticket: int) -> None:
         """Block until a ticket is done; refuse with the fault if one ended it."""
         self.engine.finish(ticket)
         self._flush_output()
-        code = self.fault_code()
-        if code:
-            raise Refusal(code)
+        fault = self.fault()
+        if fault is not None:
+            raise Refusal(fault.result)
 
     # -- printf --------------------------------------------------------------
 

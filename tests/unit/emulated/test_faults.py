@@ -71,6 +71,19 @@ def test_work_behind_a_fault_is_skipped_and_its_tickets_complete(fresh: Any) -> 
     assert bytes(cuda.view(region)) == bytes(4)
 
 
+def test_a_fault_is_in_the_log_once_with_its_reason(
+    fresh: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = fresh.put(np.zeros(1, np.float32))
+    fresh.launch(fresh.kernel("write_far"), 1, 1, target)
+    for _ in range(2):
+        assert fresh.cuda.cuCtxSynchronize()[0] == ILLEGAL_ADDRESS
+        assert fresh.cuda.fault() is not None
+    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "device_fault"]
+    assert record.getMessage().startswith("The device has failed: illegal memory access at 0x")
+    assert "in kernel write_far, PTX line" in record.getMessage()
+
+
 def test_a_fault_makes_the_descriptor_readable(fresh: Any) -> None:
     target = fresh.put(np.zeros(1, np.float32))
     fresh.launch(fresh.kernel("write_far"), 1, 1, target)

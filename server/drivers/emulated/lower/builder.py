@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from outlast.server.drivers.emulated.lower.callgraph import function_addresses
 from outlast.server.drivers.emulated.lower.layout import Layout, align_up, shared_key
 from outlast.server.drivers.emulated.lower.special import read_special
 from outlast.server.drivers.emulated.ptx.nodes import (
@@ -31,16 +32,16 @@ PRED, B32, B64, U32 = (SCALARS[name] for name in ("pred", "b32", "b64", "u32"))
 
 @dataclass(slots=True)
 class Frame:
-    """One inlined call."""
+    """The kernel, an inlined call, or a function that stands."""
 
     function: Function
     #: Makes register and label names unique in the kernel.
     prefix: str
     #: Where ``ret`` goes.
     return_label: str
-    #: Formal parameter -> pointer to the caller's variable.
+    #: Formal parameter -> pointer to the caller's variable, or to its own of what stands.
     bound: dict[str, str] = field(default_factory=dict)
-    #: Local variable -> offset in the thread's local memory.
+    #: Local variable -> offset in the thread's local memory, or in the frame on its stack.
     local: dict[str, int] = field(default_factory=dict)
     #: Every label of the function.
     labels: set[str] = field(default_factory=set)
@@ -56,11 +57,24 @@ class Frame:
         return f'"{self.prefix}{name}"'
 
 
+@dataclass(slots=True)
+class Standing:
+    """A function whose code exists once in the kernel."""
+
+    frame: Frame
+    number: int
+    #: Bytes of its own local variables.
+    local: int
+    #: Labels after its calls; what it returns to is a number in this list.
+    sites: list[str] = field(default_factory=list)
+
+
 class Builder:
     """IR text under construction."""
 
     def __init__(self, module: Module, kernel: Function, layout: Layout) -> None:
         self.module = module
+        self.kernel = kernel
         self.layout = layout
         self.slots: list[str] = []
         self.lines: list[str] = []
@@ -72,7 +86,12 @@ class Builder:
         self._calls = 0
         self._local = 0
         self._globals: dict[str, int] = {}
+        #: Addresses of functions, as they are in the module.
+        self.functions = function_addresses(module)
+        #: The kernel, or a function that stands, and what is being inlined into it.
         self.frames: list[Frame] = []
+        #: Functions that stand, by name, with the places that call them; `calls` fills it.
+        self.standing: dict[str, Standing] = {}
         self.enter(kernel, "exit", {})
 
     # -- text ----------------------------------------------------------------
@@ -165,6 +184,38 @@ class Builder:
     def leave(self) -> None:
         """End an inlined call."""
         self.frames.pop()
+
+    def temporary(self, size: int) -> str:
+        """Return a pointer to ``size`` bytes of the thread."""
+        self._temporaries += 1
+        name = f"%.{self._temporaries}"
+        self.slots.append(f"  {name} = alloca [{size} x i8], align 16")
+        return name
+
+    def enter_standing(self, function: Function) -> Standing:
+        """Return a function that stands; at first its variables get their places."""
+        found = self.standing.get(function.name)
+        if found is None:
+            number = len(self.standing)
+            frames, local = self.frames, self._local
+            self.frames, self._local = [], 0
+            frame = self.enter(function, f"return.{number}", {})
+            found = self.standing[function.name] = Standing(frame, number, self._local)
+            self.frames, self._local = frames, local
+            for formal in (*function.parameters, *function.returns):
+                if formal.space == "param":
+                    frame.bound[formal.name] = self.temporary(max(formal.size, 16))
+            self.slots.append(f"  %return.to.{number} = alloca i32")
+        return found
+
+    def begin_standing(self, standing: Standing) -> None:
+        """Go on with the code of a function that stands."""
+        self.frames, self._local = [standing.frame], standing.local
+
+    def end_standing(self, standing: Standing) -> None:
+        """Note how much local memory the function and what is inlined into it have."""
+        name = f"@frame_size.{standing.number}"
+        self.declarations.add(f"{name} = internal constant i64 {align_up(self._local, 16)}")
 
     # -- operands ------------------------------------------------------------
 
@@ -271,7 +322,10 @@ class Builder:
         """Return a variable's address in its own space, as ``i64``."""
         name, offset = symbol.name, symbol.offset
         if name in self.frame.local:
-            return str(self.frame.local[name] + offset)
+            place = str(self.frame.local[name] + offset)
+            if self.frames[0].function is self.kernel:
+                return place
+            return self.op("add", "i64", self.let("load i64, ptr %stack"), place)
         shared = self.layout.shared.get(shared_key(self.frame.function, name))
         if shared is None:
             shared = self.layout.shared.get(name)
@@ -280,6 +334,8 @@ class Builder:
         variable = self.module.variables.get(name)
         if variable is not None and variable.space in ("global", "const"):
             return self._global_address(name, offset)
+        if name in self.module.functions and self.module.functions[name].name in self.functions:
+            return str(self.functions[self.module.functions[name].name])
         pointer = self.parameter_pointer(symbol)
         if len(self.frames) > 1 or name not in self.layout.parameters:
             raise UnsupportedPtx(f"the address of {name}", self.line)
@@ -291,18 +347,36 @@ class Builder:
         address = self.let(f"load i64, ptr {slot}, !invariant.load !1")
         return self.op("add", "i64", address, offset) if offset else address
 
-    def parameter_pointer(self, symbol: Symbol) -> str:
-        """Return a pointer to a parameter, or to a variable in parameter space."""
-        name = symbol.name
+    def parameter_pointer(self, symbol: Symbol, size: int = 0) -> str:
+        """Return a pointer to a parameter, or to a variable in parameter space.
+
+        Raises
+        ------
+        InvalidPtx
+            There is none, or ``size`` bytes there reach beyond it.
+        """
+        name, offset, function = symbol.name, symbol.offset, self.frame.function
+        is_kernel = len(self.frames) == 1 and function is self.kernel
         if name in self.frame.bound:
-            pointer, offset = self.frame.bound[name], symbol.offset
-        elif len(self.frames) == 1 and name in self.layout.parameters:
-            pointer, offset = "%params", self.layout.parameters[name] + symbol.offset
-        elif name in self.frame.function.variables:
-            pointer, offset = self.frame.slot(name), symbol.offset
+            pointer, start = self.frame.bound[name], 0
+        elif is_kernel and name in self.layout.parameters:
+            pointer, start = "%params", self.layout.parameters[name]
+        elif name in function.variables and function.variables[name].space == "param":
+            pointer, start = self.frame.slot(name), 0
         else:
             raise InvalidPtx(f"unknown symbol {name}", self.line)
-        return self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+        limit = self.extent(name)
+        if not 0 <= offset <= offset + size <= limit:
+            raise InvalidPtx(f"{name} has {limit} bytes", self.line)
+        return self.let(f"getelementptr i8, ptr {pointer}, i64 {start + offset}")
+
+    def extent(self, name: str) -> int:
+        """Return the bytes of a parameter or a variable in parameter space."""
+        function = self.frame.function
+        variable = function.variables.get(name)
+        if variable is not None:
+            return variable.size
+        return next(v.size for v in (*function.parameters, *function.returns) if v.name == name)
 
 
 def convert_literal(literal: Immediate, scalar: Scalar) -> int:

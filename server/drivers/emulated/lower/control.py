@@ -1,20 +1,18 @@
-"""Branches, calls and the ends of a thread."""
+"""Branches and the ends of a thread."""
 
 from __future__ import annotations
 
-from outlast.server.drivers.emulated.lower.builder import B32, PRED, U32, Builder
-from outlast.server.drivers.emulated.lower.layout import callee
+from outlast.server.drivers.emulated.lower.builder import PRED, U32, Builder
 from outlast.server.drivers.emulated.lower.registry import find, lowers
 from outlast.server.drivers.emulated.ptx.nodes import (
     Function,
     Instruction,
     Label,
-    Operand,
-    Register,
     Symbol,
 )
-from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
+LAUNCH_FAILED = 719
 LIKELY = ", !prof !0"
 
 
@@ -62,6 +60,12 @@ def _poll(b: Builder) -> None:
     b.place(onward)
 
 
+def fail(b: Builder, ins: Instruction, code: int) -> None:
+    """End the thread and the launch with an error."""
+    b.emit(f"call void @record_fault(ptr %w, i64 {code}, i64 0, i32 {ins.line})")
+    b.jump("exit")
+
+
 @lowers("bra", operands=1, words="uni")
 def branch(b: Builder, ins: Instruction) -> None:
     """Lower ``bra``."""
@@ -104,70 +108,4 @@ def leave_thread(b: Builder, ins: Instruction) -> None:
 @lowers("trap", operands=0)
 def trap(b: Builder, ins: Instruction) -> None:
     """Lower ``trap``: the launch fails."""
-    _fail(b, ins, 719)  # LAUNCH_FAILED
-
-
-def _fail(b: Builder, ins: Instruction, code: int) -> None:
-    b.emit(f"call void @record_fault(ptr %w, i64 {code}, i64 0, i32 {ins.line})")
-    b.jump("exit")
-
-
-@lowers("call", operands=0, words="uni")
-def call(b: Builder, ins: Instruction) -> None:
-    """Lower ``call``: inline the function."""
-    function = callee(b.module, ins)
-    assert ins.call is not None
-    if function is None:
-        _system_call(b, ins)
-        return
-    arguments = list(zip(function.parameters, ins.call.arguments, strict=False))
-    results = list(zip(function.returns, ins.call.returns, strict=False))
-    if len(arguments) != len(function.parameters) or len(results) != len(function.returns):
-        raise InvalidPtx(f"wrong number of arguments for {function.name}", ins.line)
-    bound = {
-        formal.name: b.parameter_pointer(actual)
-        for formal, actual in (*arguments, *results)
-        if formal.space == "param" and isinstance(actual, Symbol)
-    }
-    after = b.new_label()
-    registers = [
-        (formal, b.value(actual, formal.scalar.raw))
-        for formal, actual in arguments
-        if formal.space == "reg"
-    ]
-    b.enter(function, after, bound)
-    for formal, value in registers:
-        b.assign(Register(formal.name), formal.scalar.raw, value)
-    lower_body(b, function)
-    b.place(after)
-    outputs = [
-        (actual, formal.scalar.raw, b.value(Register(formal.name), formal.scalar.raw))
-        for formal, actual in results
-        if formal.space == "reg"
-    ]
-    b.leave()
-    for actual, kind, value in outputs:
-        b.assign(actual, kind, value)
-
-
-def _system_call(b: Builder, ins: Instruction) -> None:
-    assert ins.call is not None
-    assert isinstance(ins.call.target, Symbol)
-    if ins.call.target.name == "__assertfail":
-        _fail(b, ins, 710)  # ASSERT
-        return
-    if len(ins.call.arguments) != 2:
-        raise InvalidPtx("vprintf needs two arguments", ins.line)
-    text, values = (_parameter(b, ins, argument) for argument in ins.call.arguments)
-    result = b.let(f"call i32 @print_formatted(ptr %w, i64 {text}, i64 {values})")
-    for target in ins.call.returns:
-        if isinstance(target, Symbol):
-            b.emit(f"store i32 {result}, ptr {b.parameter_pointer(target)}")
-        else:
-            b.assign(target, B32, result)
-
-
-def _parameter(b: Builder, ins: Instruction, argument: Operand) -> str:
-    if isinstance(argument, Symbol):
-        return b.let(f"load i64, ptr {b.parameter_pointer(argument)}")
-    raise UnsupportedPtx(f"{ins.text} with register arguments", ins.line)
+    fail(b, ins, LAUNCH_FAILED)

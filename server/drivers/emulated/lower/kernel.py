@@ -9,6 +9,7 @@ from outlast.server.drivers.emulated.lower import (
     atomics,
     barriers,
     bits,
+    calls,
     control,
     convert,
     copies,
@@ -26,7 +27,7 @@ from outlast.server.drivers.emulated.runtime import THREAD_ARGUMENTS
 
 #: The modules that register a lowering for every opcode.
 FAMILIES = (
-    *(atomics, barriers, bits, control, convert, copies, floating, hints, integer, memory),
+    *(atomics, barriers, bits, calls, control, convert, copies, floating, hints, integer, memory),
     *(selection, warp),
 )
 
@@ -55,6 +56,7 @@ def lower_kernel(module: Module, kernel: Function, layout: Layout) -> LoweredKer
     """
     builder = Builder(module, kernel, layout)
     control.lower_body(builder, kernel)
+    calls.lower_standing(builder)
     names = tuple(builder.global_names)
     parts = [
         f"@global_addresses = global [{max(len(names), 1)} x i64] zeroinitializer",
@@ -75,7 +77,7 @@ def _arguments() -> str:
 
 
 def _thread(b: Builder, layout: Layout) -> str:
-    head = ["  %carry = alloca i1", *b.slots]
+    head = ["  %carry = alloca i1", "  %stack = alloca i64", *b.slots]
     if not layout.meets:
         opening = f"define internal void @thread(ptr %w, {_arguments()}) alwaysinline {{\nentry:"
         closing = ["exit:", "  ret void", "}"]
@@ -159,7 +161,7 @@ loop.x:
   %tx = phi i32 [0, %loop.y], [%tx.next, %loop.x]
   %lin = add i32 %row, %tx
   %lin64 = zext i32 %lin to i64
-  %local = mul i64 %lin64, {layout.local_size}
+  %local = mul i64 %lin64, {layout.thread_local}
   %lbase = add i64 %local_base, %local
   {run}
   {keep}

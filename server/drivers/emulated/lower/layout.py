@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outlast.server.drivers.emulated.lower.callgraph import callees, calls, reach
 from outlast.server.drivers.emulated.properties import SHARED_DEFAULT
 from outlast.server.drivers.emulated.ptx.nodes import (
     Function,
     Instruction,
     Module,
-    Symbol,
 )
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 
@@ -22,11 +22,9 @@ MEETING_OPCODES = frozenset(
     | {"ldmatrix", "movmatrix", "mma", "wmma"}
 )
 
-#: Functions of the device run time that calls may name without a body.
-SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
-
 MAX_LOCAL = 512 << 10  # bytes a thread
-MAX_CALL_DEPTH = 24
+#: Bytes a thread has for calls of functions that are not inlined.
+STACK = 64 << 10
 #: Registers and parameters of all inlined functions; bounds the frame of a suspended thread.
 MAX_FRAME = 384 << 10  # bytes
 
@@ -45,9 +43,19 @@ class Layout:
     #: Shared variable (`shared_key`) -> offset in the shared window.
     shared: dict[str, int] = field(default_factory=dict)
     shared_size: int = 0
+    #: Bytes of local memory: the variables of the kernel with all that is inlined.
     local_size: int = 0
+    #: Bytes behind them for the calls of functions that stand.
+    stack_size: int = 0
+    #: Names of those functions.
+    standing: frozenset[str] = frozenset()
     #: Threads meet, so each must be able to pause.
     meets: bool = False
+
+    @property
+    def thread_local(self) -> int:
+        """Bytes of local memory that a thread has."""
+        return self.local_size + self.stack_size
 
 
 def lay_out(module: Module, kernel: Function) -> Layout:
@@ -56,14 +64,19 @@ def lay_out(module: Module, kernel: Function) -> Layout:
     Raises
     ------
     UnsupportedPtx
-        It calls itself, calls what is not in the module, or needs too much local memory.
+        It calls what is not in the module, or needs too much local memory.
     """
     layout = Layout()
     for parameter in kernel.parameters:
         offset = align_up(layout.parameter_size, parameter.align)
         layout.parameters[parameter.name] = offset
         layout.parameter_size = offset + parameter.size
-    functions, layout.local_size, frame = _walk(module, kernel)
+    reached = reach(module, kernel)
+    functions, layout.standing = reached.functions, reached.standing
+    sizes = _Sizes(module, layout.standing)
+    layout.local_size, frame = sizes.of(kernel)
+    frame += sum(sizes.of(f)[1] for f in functions if f.name in layout.standing)
+    layout.stack_size = STACK if layout.standing else 0
     layout.meets = any(
         isinstance(step, Instruction) and step.opcode[0] in MEETING_OPCODES
         for function in functions
@@ -103,52 +116,34 @@ def shared_key(function: Function, name: str) -> str:
 
 def local_bytes(function: Function) -> int:
     """Return the local memory of one call of ``function``, without what it calls."""
-    total = 0
+    total, largest = 0, 16
     for variable in function.variables.values():
         if variable.space == "local":
             total = align_up(total, variable.align) + variable.size
-    return align_up(total, 16)
+            largest = max(largest, variable.align)
+    # Where it begins is a multiple of 16, so a larger alignment may waste what it is larger by.
+    return align_up(total, 16) + largest - 16
 
 
-def callee(module: Module, step: Instruction) -> Function | None:
-    """Return the function that a call inlines; None for a system call."""
-    call = step.call
-    if call is None or not isinstance(call.target, Symbol):
-        raise UnsupportedPtx("an indirect call", step.line)
-    if call.target.name in SYSTEM_CALLS:
-        return None
-    function = module.functions.get(call.target.name)
-    if function is None or function.body is None:
-        raise UnsupportedPtx(f"a call of the external function {call.target.name}", step.line)
-    return function
+class _Sizes:
+    """Local memory and frames of functions, with what is inlined into them."""
 
+    def __init__(self, module: Module, standing: frozenset[str]) -> None:
+        self._module = module
+        self._standing = standing
+        self._known: dict[str, tuple[int, int]] = {}
 
-def _walk(module: Module, kernel: Function) -> tuple[list[Function], int, int]:
-    """Return reachable functions, and local and frame bytes with every call inlined."""
-    done: dict[str, tuple[int, int]] = {}
-    order: list[Function] = [kernel]
-
-    def visit(function: Function, depth: int, active: frozenset[str]) -> tuple[int, int]:
-        if function.name in done:
-            return done[function.name]
-        local = local_bytes(function)
-        frame = sum(16 for _ in function.registers)
-        frame += sum(v.size for v in function.variables.values() if v.space == "param")
-        for step in function.body or ():
-            if not isinstance(step, Instruction) or step.opcode[0] != "call":
-                continue
-            inner = callee(module, step)
-            if inner is None:
-                continue
-            if inner.name in active or depth >= MAX_CALL_DEPTH:
-                raise UnsupportedPtx(f"recursion in {inner.name}", step.line)
-            if inner not in order:
-                order.append(inner)
-            inner_local, inner_frame = visit(inner, depth + 1, active | {inner.name})
-            local += inner_local
-            frame += inner_frame
-        done[function.name] = local, frame
-        return local, frame
-
-    local, frame = visit(kernel, 0, frozenset({kernel.name}))
-    return order, local, frame
+    def of(self, function: Function) -> tuple[int, int]:
+        """Return the bytes of local memory, and of registers and parameters."""
+        if function.name not in self._known:
+            local, frame = local_bytes(function), 16 * len(function.registers)
+            frame += sum(v.size for v in function.variables.values() if v.space == "param")
+            frame += sum(v.size for v in (*function.parameters, *function.returns))
+            for step in calls(function):
+                for target in callees(self._module, step):
+                    if target.name not in self._standing:
+                        inner_local, inner_frame = self.of(target)
+                        local += inner_local
+                        frame += inner_frame
+            self._known[function.name] = local, frame
+        return self._known[function.name]

@@ -49,7 +49,7 @@ def pointer(
         raise InvalidPtx(f"{ins.text} needs an address", ins.line)
     space = space or memory_space(ins)
     if space == "param" and isinstance(operand.base, Symbol) and operand.index is None:
-        return b.parameter_pointer(Symbol(operand.base.name, operand.offset))
+        return b.parameter_pointer(Symbol(operand.base.name, operand.offset), size)
     return checked(b, ins, b.value(operand, B64), size, space)
 
 
@@ -57,7 +57,7 @@ def checked(b: Builder, ins: Instruction, address: str, size: int, space: str) -
     """Return a pointer to an address in a space after checking it."""
     aligned = b.op("icmp eq", "i64", b.op("and", "i64", address, size - 1), 0)
     if space in ("shared", "local"):
-        limit = "%shared_size" if space == "shared" else str(b.layout.local_size)
+        limit = "%shared_size" if space == "shared" else str(b.layout.thread_local)
         base = "%shared_base" if space == "shared" else "%lbase"
         end = b.intrinsic("i64", "llvm.uadd.sat.i64", f"i64 {address}", f"i64 {size}")
         _guard(b, ins, b.op("icmp ule", "i64", end, limit), aligned, address)
@@ -150,7 +150,7 @@ def is_in_space(b: Builder, ins: Instruction) -> None:
     if space == "shared":
         inside = _in_window(b, address, "%shared_base", "%shared_size")
     elif space == "local":
-        inside = _in_window(b, address, "%lbase", str(b.layout.local_size))
+        inside = _in_window(b, address, "%lbase", str(b.layout.thread_local))
     elif space == "param":
         start = b.cast("ptrtoint", "ptr", "%params", "i64")
         inside = _in_window(b, address, start, str(b.layout.parameter_size))
@@ -160,7 +160,7 @@ def is_in_space(b: Builder, ins: Instruction) -> None:
         # All that is no window; constants are memory like any other, and windows to PTX.
         windows = [
             _in_window(b, address, "%shared_base", "%shared_size"),
-            _in_window(b, address, "%lbase", str(b.layout.local_size)),
+            _in_window(b, address, "%lbase", str(b.layout.thread_local)),
             _in_constants(b, address),
         ]
         other = b.op("or", "i1", b.op("or", "i1", windows[0], windows[1]), windows[2])

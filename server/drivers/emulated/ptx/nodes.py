@@ -135,12 +135,23 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Not
 
 
 @dataclass(frozen=True, slots=True)
+class Prototype:
+    """What functions that are called through an address take and give."""
+
+    returns: tuple[Variable, ...]
+    parameters: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What a ``call`` names."""
 
     returns: tuple[Operand, ...]
     target: Operand
     arguments: tuple[Operand, ...]
+    #: Of a call through a register: one of the two.
+    prototype: Prototype | None = None
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +207,9 @@ class Function:
     body: list[Instruction | Label] | None = None
     #: Performance directives such as ``.maxntid``.
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Label of a ``.branchtargets`` list -> its targets.
+    #: Label of a ``.branchtargets`` or ``.calltargets`` list -> its targets.
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -208,3 +220,5 @@ class Module:
     target: str = ""
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
+    #: Functions whose addresses are taken; found out when a call needs it.
+    taken: tuple[str, ...] | None = None

@@ -16,8 +16,8 @@ from outlast.server.drivers.emulated.ptx.nodes import (
     Module,
     Operand,
     Pair,
+    Prototype,
     Register,
-    Symbol,
     Variable,
 )
 from outlast.server.drivers.emulated.ptx.operands import MAX_NESTING
@@ -37,7 +37,7 @@ MAX_REGISTERS = 1 << 17
 _LINKING = (".visible", ".weak", ".extern", ".common")
 _MODULE_SPACES = (".global", ".const", ".shared")
 _LOCAL_SPACES = (".reg", ".local", ".shared", ".param", ".const", ".global")
-_TARGET_LISTS = (".branchtargets", ".calltargets", ".callprototype")
+_TARGET_LISTS = (".branchtargets", ".calltargets")
 
 
 def parse(text: str) -> Module:
@@ -98,10 +98,22 @@ class Parser(DeclarationParser):
             self._pragma()
         elif word in (*_LINKING, *_MODULE_SPACES, ".entry", ".func"):
             self._declaration()
-        elif word in (".alias", ".texref", ".tex", ".surfref", ".samplerref"):
+        elif word == ".alias":
+            self._alias()
+        elif word in (".texref", ".tex", ".surfref", ".samplerref"):
             raise UnsupportedPtx(f"directive {word}", self.tokens.current.line)
         else:
             raise InvalidPtx(f"unexpected {word!r}", self.tokens.current.line)
+
+    def _alias(self) -> None:
+        line = self.tokens.take().line
+        name = self.tokens.name()
+        self.tokens.expect(",")
+        function = self._result.functions.get(self.tokens.name())
+        if function is None or function.is_entry or function.body is None:
+            raise InvalidPtx(f"{name} is the alias of no function", line)
+        self.tokens.expect(";")
+        self._result.functions[name] = function
 
     def _declaration(self) -> None:
         linking = set()
@@ -197,6 +209,9 @@ class Parser(DeclarationParser):
         function = self._inside()
         name = self.tokens.name()
         self.tokens.expect(":")
+        if self.tokens.current.text == ".callprototype":
+            function.prototypes[name] = self._prototype()
+            return
         if self.tokens.current.text not in _TARGET_LISTS:
             assert function.body is not None
             if name in self._labels:
@@ -211,6 +226,15 @@ class Parser(DeclarationParser):
             if token.kind == "name":
                 targets.append(token.text)
         function.branch_targets[name] = tuple(targets)
+
+    def _prototype(self) -> Prototype:
+        self.tokens.take()
+        returns = self._parameters() if self.tokens.current.text == "(" else []
+        self.tokens.expect("_")
+        parameters = self._parameters() if self.tokens.current.text == "(" else []
+        while not self.tokens.accept(";"):  # .noreturn and its kin
+            self.tokens.take()
+        return Prototype(tuple(returns), tuple(parameters))
 
     def _instruction(self) -> None:
         guard, negated = None, False
@@ -251,14 +275,27 @@ class Parser(DeclarationParser):
             returns = self._list(")")
             self.tokens.expect(",")
         target = self._operand()
-        if self.tokens.accept(","):
-            self.tokens.expect("(")
+        if self.tokens.current.text == "," and self.tokens.following.text == "(":
+            self.tokens.take()
+            self.tokens.take()
             arguments = self._list(")")
-        if self.tokens.accept(","):
-            self._operand()  # prototype or target list of an indirect call
-            target = target if isinstance(target, Symbol) else Register("indirect")
+        prototype: Prototype | None = None
+        targets: tuple[str, ...] = ()
+        if isinstance(target, Register):
+            self.tokens.expect(",")
+            prototype, targets = self._signature()
         self.tokens.expect(";")
-        return Call(tuple(returns), target, tuple(arguments))
+        return Call(tuple(returns), target, tuple(arguments), prototype, targets)
+
+    def _signature(self) -> tuple[Prototype | None, tuple[str, ...]]:
+        """Parse the name of a prototype or of a list of functions, which stands before its use."""
+        line, name = self.tokens.current.line, self.tokens.name()
+        function = self._inside()
+        prototype = function.prototypes.get(name)
+        targets = function.branch_targets.get(name, ())
+        if prototype is None and not targets:
+            raise InvalidPtx(f"{name} names neither a prototype nor functions", line)
+        return prototype, targets
 
     def _inside(self) -> Function:
         if self.function is None:

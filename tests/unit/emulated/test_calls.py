@@ -1,0 +1,229 @@
+"""Calls through addresses and of functions that call themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
+STACK_ERROR, INVALID_PC = 714, 718
+
+#: ``f(x)`` in every way that a call can be made: ``fib`` calls itself twice, ``even`` and ``odd``
+#: each other, ``sum_all`` with a barrier and a warp operation at each level.
+RECURSION = (
+    HEADER
+    + """
+.func (.reg .b32 out) even(.reg .b32 n);
+.func (.param .b32 result) fib(.param .b32 n)
+{
+    .reg .b32 %r<6>; .reg .pred %p;
+    ld.param.b32 %r1, [n];
+    mov.b32 %r4, %r1;
+    setp.lt.u32 %p, %r1, 2;
+    @%p bra END;
+    {
+        .param .b32 given; .param .b32 taken;
+        sub.u32 %r2, %r1, 1;
+        st.param.b32 [given], %r2;
+        call (taken), fib, (given);
+        ld.param.b32 %r3, [taken];
+        sub.u32 %r2, %r1, 2;
+        st.param.b32 [given], %r2;
+        call (taken), fib, (given);
+        ld.param.b32 %r4, [taken];
+        add.u32 %r4, %r4, %r3;
+    }
+END:
+    st.param.b32 [result], %r4;
+    ret;
+}
+.func (.reg .b32 out) odd(.reg .b32 n)
+{
+    .reg .b32 %r<3>; .reg .pred %p;
+    setp.eq.u32 %p, n, 0;
+    mov.b32 out, 0;
+    @%p ret;
+    sub.u32 %r1, n, 1;
+    call (out), even, (%r1);
+    ret;
+}
+.func (.reg .b32 out) even(.reg .b32 n)
+{
+    .reg .b32 %r<3>; .reg .pred %p;
+    setp.eq.u32 %p, n, 0;
+    mov.b32 out, 1;
+    @%p ret;
+    sub.u32 %r1, n, 1;
+    call (out), odd, (%r1);
+    ret;
+}
+.func (.reg .b32 out) sum_all(.reg .b32 n, .reg .b32 mine)
+{
+    .reg .b32 %r<8>; .reg .pred %p;
+    .local .align 4 .b8 kept[8];
+    mov.b32 out, 0;
+    setp.eq.u32 %p, n, 0;
+    @%p ret;
+    st.local.u32 [kept+4], n;
+    add.u32 %r1, mine, n;
+    shfl.sync.bfly.b32 %r2, %r1, 1, 31, 0xffffffff;
+    bar.sync 0;
+    sub.u32 %r3, n, 1;
+    call (%r4), sum_all, (%r3, mine);
+    ld.local.u32 %r5, [kept+4];
+    add.u32 out, %r4, %r2;
+    mad.lo.u32 out, %r5, 1000, out;
+    ret;
+}
+.visible .entry run(.param .u64 out)
+{
+    .reg .b32 %r<12>; .reg .b64 %d<4>;
+    ld.param.u64 %d1, [out];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 16; add.u64 %d1, %d1, %d2;
+    .param .b32 given; .param .b32 taken;
+    rem.u32 %r2, %r1, 9;
+    st.param.b32 [given], %r2;
+    call.uni (taken), fib, (given);
+    ld.param.b32 %r3, [taken];
+    call (%r4), odd, (%r1);
+    call (%r5), even, (%r1);
+    call (%r6), sum_all, (6, %r1);
+    st.global.v4.u32 [%d1], {%r3, %r4, %r5, %r6};
+    ret;
+}
+.func forever(.reg .b32 n)
+{
+    .reg .b32 %r1;
+    add.u32 %r1, n, 1;
+    call forever, (%r1);
+    ret;
+}
+.visible .entry endless(.param .u64 out) { call forever, (1); ret; }
+"""
+)
+
+
+def load(host: Any, text: str) -> int:
+    result, module = host.cuda.cuModuleLoadData(text.encode())
+    assert result == 0, host.cuda.load_log
+    return int(module)
+
+
+def test_functions_that_call_themselves_and_each_other(host: Any) -> None:
+    kernel = host.cuda.cuModuleGetFunction(load(host, RECURSION), b"run")[1]
+    out = host.put(np.zeros((64, 4), np.uint32))
+    host.run(kernel, 1, 64, out)
+    fib = [0, 1, 1, 2, 3, 5, 8, 13, 21]
+    expected = [
+        (fib[i % 9], i % 2, 1 - i % 2, sum((i ^ 1) + n + 1000 * n for n in range(1, 7)))
+        for i in range(64)
+    ]
+    assert host.get(out, np.zeros((64, 4), np.uint32)).tolist() == [list(row) for row in expected]
+
+
+def test_endless_recursion_fills_the_stack(fresh: Any) -> None:
+    kernel = fresh.cuda.cuModuleGetFunction(load(fresh, RECURSION), b"endless")[1]
+    assert fresh.launch(kernel, 1, 32, fresh.put(np.zeros(4, np.uint8))) == 0
+    assert fresh.cuda.cuCtxSynchronize()[0] == STACK_ERROR
+    assert "stack of calls is full in kernel endless, PTX line" in fresh.cuda.fault().reason
+
+
+def test_functions_are_called_through_addresses_in_memory(host: Any) -> None:
+    """Of kernels that nvcc made: addresses that a kernel stored, and those of a variable."""
+    kept, out = host.put(np.zeros(2, np.uint64)), host.put(np.zeros(3, np.uint32))
+    host.run(host.kernel("keep", "calls"), 1, 1, kept)
+    host.run(host.kernel("call", "calls"), 1, 1, kept, out, 7)
+    assert host.get(out, np.zeros(3, np.uint32)).tolist() == [14, 22, 1]
+    host.run(host.kernel("call_table", "calls"), 1, 1, out, 9)
+    assert host.get(out, np.zeros(2, np.uint32)).tolist() == [18, 28]
+    table = host.cuda.cuModuleGetGlobal(host.module("calls"), b"table")[1]
+    assert np.array_equal(
+        host.get(table, np.zeros(2, np.uint64)), host.get(kept, np.zeros(2, np.uint64))
+    )
+
+
+def test_an_address_at_which_no_function_is_ends_the_kernel(fresh: Any) -> None:
+    kept, out = fresh.put(np.full(2, 0x1234, np.uint64)), fresh.put(np.zeros(3, np.uint32))
+    assert fresh.launch(fresh.kernel("call", "calls"), 1, 1, kept, out, 7) == 0
+    assert fresh.cuda.cuCtxSynchronize()[0] == INVALID_PC
+    assert "at which no function is in kernel call" in fresh.cuda.fault().reason
+
+
+CHOICE = (
+    HEADER
+    + """
+.func (.reg .b32 out) up(.reg .b32 x) { add.u32 out, x, 1; ret; }
+.func (.reg .b32 out) down(.reg .b32 x) { bar.sync 0; sub.u32 out, x, 1; ret; }
+.func (.reg .b32 out) same(.reg .b32 x) { mov.b32 out, x; ret; }
+.alias likewise, same;
+.visible .entry run(.param .u64 out)
+{
+    .reg .b32 %r<6>; .reg .b64 %d<6>; .reg .pred %p<3>;
+    ld.param.u64 %d1, [out];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2;
+    mov.u64 %d3, up; mov.u64 %d4, down; mov.u64 %d5, likewise;
+    and.b32 %r2, %r1, 1;
+    setp.eq.u32 %p1, %r2, 0;
+    setp.eq.u32 %p2, %r1, 9;
+    selp.b64 %d3, %d3, %d4, %p1;
+    selp.b64 %d3, %d5, %d3, %p2;
+    targets: .calltargets up, down, same;
+    call (%r3), %d3, (%r1), targets;
+    call (%r3), likewise, (%r3);
+    st.global.u32 [%d1], %r3;
+    ret;
+}
+"""
+)
+
+
+def test_threads_of_a_warp_call_different_functions(host: Any) -> None:
+    kernel = host.cuda.cuModuleGetFunction(load(host, CHOICE), b"run")[1]
+    out = host.put(np.zeros(40, np.uint32))
+    host.run(kernel, 1, 40, out)
+    expected = [i + 1 if i % 2 == 0 else i - 1 for i in range(40)]
+    expected[9] = 9
+    assert host.get(out, np.zeros(40, np.uint32)).tolist() == expected
+
+
+def test_a_function_is_copied_less_often_than_it_is_called(host: Any) -> None:
+    """Ten functions, each of which calls the next one four times: a million copies inlined."""
+    functions = [
+        f".func (.reg .b32 out) f{i}(.reg .b32 x) {{ .reg .b32 %r;\n"
+        + "mov.b32 %r, x;\n"
+        + ("add.u32 %r, %r, 1;\n" if i == 0 else f"call (%r), f{i - 1}, (%r);\n" * 4)
+        + "mov.b32 out, %r; ret; }\n"
+        for i in range(10)
+    ]
+    entry = """
+        .visible .entry run(.param .u64 out)
+        { .reg .b32 %r; .reg .b64 %d; ld.param.u64 %d, [out];
+          call (%r), f9, (0); st.global.u32 [%d], %r; ret; }
+    """
+    kernel = host.cuda.cuModuleGetFunction(load(host, HEADER + "".join(functions) + entry), b"run")
+    out = host.put(np.zeros(1, np.uint32))
+    host.run(kernel[1], 1, 1, out)
+    assert host.get(out, np.zeros(1, np.uint32))[0] == 4**9
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("call nowhere, ();", 801),
+        ("call k, ();", 218),
+        ("call %d1, (), missing;", 218),
+        ("call %d1, ();", 218),
+        (".param .b32 x; call f, (x);", 218),
+        (".param .b32 x; ld.param.b64 %d1, [x];", 218),
+        (".param .b32 x; st.param.b32 [x+4], 1;", 218),
+        ("ld.param.u64 %d1, [out+4096];", 218),
+    ],
+)
+def test_calls_and_parameters_that_do_not_fit_are_refused(host: Any, text: str, code: int) -> None:
+    function = ".func f(.param .b64 x) { ret; }\n"
+    body = f".visible .entry k(.param .u64 out) {{ .reg .b64 %d<3>; {text} ret; }}"
+    assert host.cuda.cuModuleLoadData((HEADER + function + body).encode())[0] == code
