@@ -79,6 +79,8 @@ class Builder:
         self.slots: list[str] = []
         self.lines: list[str] = []
         self.declarations: set[str] = set()
+        #: Names of functions in `declarations` that take time to write.
+        self.helpers: set[str] = set()
         #: The last line ends its block, so what follows needs a label.
         self.ended = False
         self.line = 0

@@ -16,6 +16,7 @@ from outlast.server.drivers.emulated.lower import (
     floating,
     hints,
     integer,
+    matrices,
     memory,
     selection,
     warp,
@@ -28,7 +29,7 @@ from outlast.server.drivers.emulated.runtime import THREAD_ARGUMENTS
 #: The modules that register a lowering for every opcode.
 FAMILIES = (
     *(atomics, barriers, bits, calls, control, convert, copies, floating, hints, integer, memory),
-    *(selection, warp),
+    *(matrices, selection, warp),
 )
 
 _METADATA = '!0 = !{!"branch_weights", i32 100000, i32 1}\n!1 = !{}\n'
