@@ -45,7 +45,7 @@ FILES = tuple(
         *("integration/test_ordered_memory", "integration/test_pinned_memory"),
         *("integration/test_handle_reuse", "integration/test_bad_handles"),
         *("integration/test_threads", "gpu/test_cycles", "gpu/test_full_device"),
-        *("integration/test_polling", "resilience/test_polling", "gpu/test_streams"),
+        *("integration/test_polling", "resilience/test_polling"),
         *("integration/test_full_streams", "resilience/test_full_streams"),
     )
 )

@@ -105,6 +105,29 @@ def test_functions_are_called_through_the_addresses_that_a_program_has_kept(
 
 
 @pytest.mark.parametrize("way", [restore, replay, hand_over])
+def test_variables_stay_where_they_are_whatever_else_this_worker_has_needed(
+    server: ServerProcess, program: Program, way: Callable[[ServerProcess, Program], None]
+) -> None:
+    """Waits, copies, saves and whatever is gone again come before the modules."""
+    gone = [program.stream(1) for _ in range(8)]
+    memory, host = program.alloc(64 << 20), ok(cuda.cuMemAllocHost(64 << 20))
+    for stream in gone:
+        ok(cuda.cuMemcpyDtoHAsync(host, memory, 64 << 20, stream))
+        ok(cuda.cuStreamSynchronize(stream))
+        ok(cuda.cuStreamDestroy(stream))
+    program.checkpoint(server.state)
+    caller = Caller(program)
+    listing = program.load(ptx.LIST)
+    offset = program.variable(listing, "offset")
+    program.write(offset[0], (1000).to_bytes(8, "little"))
+    for _ in range(2):
+        way(server, program)
+        caller.check()
+        assert program.variable(listing, "offset") == offset
+        assert program.read(offset[0], 8) == (1000).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("way", [restore, replay, hand_over])
 def test_modules_of_a_session_with_a_long_history_are_right_or_refused(
     server: ServerProcess,
     tmp_path: Path,

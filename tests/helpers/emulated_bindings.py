@@ -5,10 +5,6 @@ It does everything in the order of issue, so what overtakes what on a GPU does n
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-from typing import Any
-
 from outlast.cuda_types import CUfunction_attribute
 from outlast.server.drivers.emulated import EmulatedDriver
 
@@ -21,10 +17,6 @@ class EmulatedBindings(EmulatedDriver):
     CUstream = int
     CUevent = int
     CUfunction_attribute = CUfunction_attribute
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._pinned: dict[int, mmap.mmap] = {}
 
     def cuFuncLoad(self, function: int) -> tuple[int]:
         """Load a kernel: it is loaded."""
@@ -49,14 +41,10 @@ class EmulatedBindings(EmulatedDriver):
         """Return a module's kernels."""
         return 0, [function.handle for function in self._module(module).functions.values()]
 
-    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
-        """Allocate host memory."""
-        memory = mmap.mmap(-1, size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self._pinned[address] = memory
-        return 0, address
+    def cuMemHostRegister(self, address: int, size: int, flags: int) -> tuple[int]:
+        """Let the device use host memory: it can anyway."""
+        return (0,)
 
-    def cuMemFreeHost(self, address: int) -> tuple[int]:
-        """Give host memory back."""
-        del self._pinned[address]
+    def cuMemHostUnregister(self, address: int) -> tuple[int]:
+        """Take that back."""
         return (0,)

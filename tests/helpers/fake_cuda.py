@@ -6,7 +6,6 @@ legacy stream and the blocking streams wait for each other.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from outlast.server.drivers.cuda.objects import Context, Stream
@@ -41,7 +40,8 @@ class FakeCuda:
         self._blocking: dict[int, bool] = {LEGACY: True, PER_THREAD: True}
         self._events: dict[int, Work] = {}
         self._next = 0x100
-        self._memory: dict[int, Any] = {}
+        #: Addresses of pinned memory.
+        self.registered: set[int] = set()
         #: What every query returns instead of the truth, after a fault.
         self.sticky = 0
         self.records = 0
@@ -95,13 +95,12 @@ class FakeCuda:
     def cuCtxPopCurrent(self) -> tuple[int, int]:
         return 0, 0
 
-    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
-        memory = (ctypes.c_uint8 * size)()
-        self._memory[ctypes.addressof(memory)] = memory
-        return 0, ctypes.addressof(memory)
+    def cuMemHostRegister(self, address: int, size: int, flags: int) -> tuple[int]:
+        self.registered.add(address)
+        return (0,)
 
-    def cuMemFreeHost(self, address: int) -> tuple[int]:
-        del self._memory[address]
+    def cuMemHostUnregister(self, address: int) -> tuple[int]:
+        self.registered.remove(address)
         return (0,)
 
 

@@ -5,7 +5,6 @@ For what stands in front of the device: tests of it, and benchmarks of what it c
 
 from __future__ import annotations
 
-import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +41,8 @@ class FakeGpu:
     cuInit = cuCtxSetCurrent = cuCtxSynchronize = cuCtxPushCurrent = staticmethod(_done)
     cuMemsetD8Async = cuMemsetD16Async = cuMemsetD32Async = staticmethod(_done)
     cuMemcpyDtoDAsync = cuMemFree = cuMemAddressFree = cuFuncLoad = staticmethod(_done)
-    cuStreamDestroy = cuModuleUnload = cuMemFreeHost = staticmethod(_done)
+    cuStreamDestroy = cuModuleUnload = cuMemHostRegister = staticmethod(_done)
+    cuMemHostUnregister = staticmethod(_done)
     cuDevicePrimaryCtxRelease = cuCtxDestroy = cuEventDestroy = staticmethod(_done)
     cuMemMap = cuMemSetAccess = cuMemUnmap = cuMemRelease = staticmethod(_done)
 
@@ -50,17 +50,12 @@ class FakeGpu:
         self._last = 0x1000
         #: The context that was made last.
         self.made = 0
-        self._pinned: list[Any] = []
 
     def _new(self, *_: Any) -> tuple[int, int]:
         self._last += 16
         return 0, self._last
 
     cuStreamCreateWithPriority = cuEventCreate = cuMemAlloc = cuMemCreate = _new
-
-    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
-        self._pinned.append((ctypes.c_uint8 * size)())
-        return 0, ctypes.addressof(self._pinned[-1])
 
     def cuDeviceGetCount(self) -> tuple[int, int]:
         return 0, 1
@@ -98,6 +93,8 @@ class FakeGpu:
 
     def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
         return 0, MODULE
+
+    cuModuleGetFunction = _new
 
     def cuModuleGetFunctionCount(self, module: int) -> tuple[int, int]:
         return 0, 1

@@ -155,10 +155,9 @@ class CudaDriver(ModuleCalls, Driver):
         self._transfer(region.device).write(region.address + offset, data)
 
     def _transfer(self, ordinal: int) -> Transfer:
-        found = self._transfers.get(ordinal)
-        if found is None:
-            context = self._open(self._devices[ordinal])
-            found = self._transfers[ordinal] = Transfer(self.cuda, context.handle)
+        self._open(self._devices[ordinal])
+        found = self._transfers[ordinal]
+        found.prepare()
         return found
 
     # -- from process to process ---------------------------------------------------------------

@@ -9,16 +9,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from outlast.server.drivers.cuda.objects import Mark
-from outlast.server.drivers.cuda.staging import CHUNK, pinned_view
+from outlast.server.drivers.cuda.pinned import PinnedMemory
+from outlast.server.drivers.cuda.staging import CHUNK
 
 #: As many as a client's window has on its way. Without one that is free, other memory does.
 CHUNKS = 32
-_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 
 
 class Receiving:
@@ -33,32 +34,34 @@ class Receiving:
     """
 
     def __init__(self, cuda: Any, finished: Callable[[Mark], bool]) -> None:
-        self._cuda = cuda
         self._finished = finished
         self._free: deque[int] = deque()
         self._out: dict[int, Any] = {}
         #: What the device still reads: it is held until the mark is passed.
         self._held: deque[tuple[Mark, memoryview]] = deque()
-        error, address = cuda.cuMemHostAlloc(CHUNKS * CHUNK, _PORTABLE)
-        self._base = 0 if error else int(address)
+        self._memory: PinnedMemory | None = None
+        with suppress(MemoryError):
+            self._memory = PinnedMemory(cuda, CHUNKS * CHUNK)
+        self._base = self._memory.address if self._memory is not None else 0
         if self._base:
-            self._free.extend(self._base + i * CHUNK for i in range(CHUNKS))
+            self._free.extend(range(CHUNKS))
 
     def take(self, size: int) -> memoryview | None:
         """Return memory for a frame of this size, None if there is none (from any thread)."""
         if size != CHUNK:
             return None  # small ones would hold a whole chunk
         try:
-            address = self._free.popleft()
+            index = self._free.popleft()
         except IndexError:
             return None
-        array = np.frombuffer(pinned_view(address, CHUNK), np.uint8)
+        assert self._memory is not None
+        array = np.frombuffer(self._memory.view(index * CHUNK, CHUNK), np.uint8)
 
         def gone(_: object) -> None:
-            self._out.pop(address, None)
-            self._free.append(address)
+            self._out.pop(index, None)
+            self._free.append(index)
 
-        self._out[address] = weakref.ref(array, gone)
+        self._out[index] = weakref.ref(array, gone)
         return array.data
 
     def address(self, data: memoryview) -> int:
@@ -77,7 +80,7 @@ class Receiving:
         """Give the memory back, unless somebody still has a part of it."""
         while self._held and self._finished(self._held[0][0]):
             self._held.popleft()
-        if self._base and not self._out:
+        if self._memory is not None and not self._out:
             self._free.clear()
-            self._cuda.cuMemFreeHost(self._base)
-            self._base = 0
+            self._memory.close()
+            self._memory, self._base = None, 0

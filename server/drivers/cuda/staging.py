@@ -7,7 +7,6 @@ chunk's own memory, which comes back when nobody holds it any more.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from outlast.server.drivers.cuda.objects import Mark, Stream
+from outlast.server.drivers.cuda.pinned import PinnedMemory
 
 CHUNK = 1 << 20  # bytes
 #: Copies of at most this size share a chunk.
@@ -31,7 +31,6 @@ MOST_BLOCKS = 128
 #: How long it is. A stream may stand still until a later call lets it go on.
 PATIENCE = 0.01  # seconds
 _LOOK = 200e-6  # seconds
-_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 
 
 class Chunk:
@@ -39,9 +38,9 @@ class Chunk:
 
     __slots__ = ("_array", "address", "used", "view")
 
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.view = pinned_view(address, CHUNK)
+    def __init__(self, block: PinnedMemory, offset: int) -> None:
+        self.address = block.address + offset
+        self.view = block.view(offset, CHUNK)
         self._array = np.frombuffer(self.view, np.uint8)
         #: Bytes that small copies have taken.
         self.used = 0
@@ -73,7 +72,7 @@ class Staging:
         self._free: list[Chunk] = []
         #: Lent until the mark is passed.
         self._lent: deque[tuple[Mark, Chunk]] = deque()
-        self._blocks: list[int] = []
+        self._blocks: list[PinnedMemory] = []
         self._readers: dict[int, Any] = {}
         for _ in range(FIRST_BLOCKS):
             self._grow()
@@ -152,7 +151,7 @@ class Staging:
             return
         self._free.clear()
         while self._blocks:
-            self._cuda.cuMemFreeHost(self._blocks.pop())
+            self._blocks.pop().close()
 
     def _linger(self) -> None:
         """Give the device a moment to be done with a chunk."""
@@ -174,16 +173,11 @@ class Staging:
         self._free.append(chunk)
 
     def _grow(self) -> None:
-        error, address = self._cuda.cuMemHostAlloc(BLOCK * CHUNK, _PORTABLE)
-        if error:
+        try:
+            block = PinnedMemory(self._cuda, BLOCK * CHUNK)
+        except MemoryError:
             if not self._blocks:
-                raise MemoryError(f"no pinned memory: error {int(error)}")
+                raise
             return
-        base = int(address)
-        self._blocks.append(base)
-        self._free += [Chunk(base + i * CHUNK) for i in reversed(range(BLOCK))]
-
-
-def pinned_view(address: int, size: int) -> memoryview:
-    """Return host memory that CUDA allocated, as bytes."""
-    return memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")
+        self._blocks.append(block)
+        self._free += [Chunk(block, i * CHUNK) for i in reversed(range(BLOCK))]

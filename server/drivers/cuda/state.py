@@ -36,6 +36,16 @@ log = logging.getLogger(__name__)
 
 #: Bytes that the first copies and fills move.
 _WARM_UP = 4 << 20
+_FIRST_MODULE = b"""
+.version 7.0
+.target sm_52
+.address_size 64
+.visible .global .align 8 .b64 first;
+.visible .entry nothing()
+{
+    ret;
+}
+\0"""
 
 
 class DriverState:
@@ -132,6 +142,8 @@ class DriverState:
                     f"device {device.info.ordinal} gives no context: {result_name(int(error))}"
                 )
             device.primary = self._add_context(int(raw), device)
+            ordinal = device.info.ordinal
+            self._transfers[ordinal] = Transfer(self.cuda, device.primary.handle)
         return device.primary
 
     def _add_context(self, handle: int, device: Device) -> Context:
@@ -142,8 +154,10 @@ class DriverState:
         context.per_thread = Stream(PER_THREAD, raw(PER_THREAD), context)
         self._contexts[handle] = context
         self.timeline.stock(context, PLAIN, AHEAD)
+        self._watchers.prepare(context)
         with self.within(context):
             self._warm_up(context)
+            self._claim_place()
         if self._staging is None:
             with self.within(context):
                 self._staging = Staging(self.cuda, self.timeline.mark, self.timeline.finished)
@@ -171,6 +185,22 @@ class DriverState:
                 cuda.cuMemcpyDtoDAsync(target, memory, size, stream)
         cuda.cuCtxSynchronize()
         cuda.cuMemFree(memory)
+
+    def _claim_place(self) -> None:
+        """Load a module that stays, in the current context.
+
+        CUDA puts small variables one behind the other, in memory that the first module gets.
+        Without this one that would come to lie where the streams and contexts that a program
+        happens to make before leave room.
+        """
+        cuda = self.cuda
+        error, module = cuda.cuModuleLoadData(_FIRST_MODULE)
+        if not error:
+            error, function = cuda.cuModuleGetFunction(module, b"nothing")
+        if not error:
+            error = cuda.cuFuncLoad(function)[0]
+        if error:
+            self.failed(int(error))
 
     def _all_contexts(self) -> list[Context]:
         """Return the contexts that may have work under way."""

@@ -12,31 +12,44 @@ from typing import Any
 import numpy as np
 
 from outlast.errors import CheckpointError
-from outlast.server.drivers.cuda.staging import pinned_view
+from outlast.server.drivers.cuda.pinned import PinnedMemory
 
 LANES = 4
 #: Bytes that a lane moves at once.
 PIECE = 4 << 20
 _NON_BLOCKING = 1
-_PORTABLE = 1
 
 
 class _Lane:
-    """Pinned memory and a stream."""
+    """A stream and, from when it is needed, pinned memory."""
 
     def __init__(self, cuda: Any, context: int) -> None:
         self._cuda = cuda
         self._context = context
         cuda.cuCtxPushCurrent(context)
-        error, stream = cuda.cuStreamCreateWithPriority(_NON_BLOCKING, 0)
-        self.stream = stream
-        if not error:
-            error, memory = cuda.cuMemHostAlloc(PIECE, _PORTABLE)
+        error, self.stream = cuda.cuStreamCreateWithPriority(_NON_BLOCKING, 0)
         cuda.cuCtxPopCurrent()
-        if error:
-            raise CheckpointError(f"no pinned memory to copy through: error {int(error)}")
-        self.address = int(memory)
-        self._array = np.frombuffer(pinned_view(self.address, PIECE), np.uint8)
+        self._error = int(error)
+        self._memory: PinnedMemory | None = None
+
+    def prepare(self) -> None:
+        """Have what it needs; the context is current.
+
+        Raises
+        ------
+        CheckpointError
+            There is no pinned memory, or no stream.
+        """
+        if self._error:
+            raise CheckpointError(f"no stream to copy in: error {self._error}")
+        if self._memory is not None:
+            return
+        try:
+            self._memory = PinnedMemory(self._cuda, PIECE)
+        except MemoryError as error:
+            raise CheckpointError(f"no pinned memory to copy through: {error}") from error
+        self.address = self._memory.address
+        self._array = np.frombuffer(self._memory.view(0, PIECE), np.uint8)
 
     def read(self, address: int, target: Any, first: int) -> int:
         """Read every piece of this lane into ``target``; return a ``CUresult`` value."""
@@ -66,15 +79,41 @@ class _Lane:
 
     def close(self) -> None:
         """Give memory and stream back."""
-        self._cuda.cuStreamDestroy(self.stream)
-        self._cuda.cuMemFreeHost(self.address)
+        if not self._error:
+            self._cuda.cuStreamDestroy(self.stream)
+        if self._memory is not None:
+            self._memory.close()
 
 
 class Transfer:
-    """Copies whole regions of one device."""
+    """Copies whole regions of one device.
+
+    Its streams are made at once, with the context: what is made later moves the variables of
+    modules that are loaded later still.
+    """
 
     def __init__(self, cuda: Any, context: int) -> None:
+        self._cuda = cuda
+        self._context = context
         self._lanes = [_Lane(cuda, context) for _ in range(LANES)]
+        self._pool: ThreadPoolExecutor | None = None
+
+    def prepare(self) -> None:
+        """Have what copying needs (in the main thread).
+
+        Raises
+        ------
+        CheckpointError
+            There is no pinned memory, or no stream.
+        """
+        if self._pool is not None:
+            return
+        self._cuda.cuCtxPushCurrent(self._context)
+        try:
+            for lane in self._lanes:
+                lane.prepare()
+        finally:
+            self._cuda.cuCtxPopCurrent()
         self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="transfer")
 
     def read(self, address: int, target: memoryview) -> None:
@@ -99,7 +138,8 @@ class Transfer:
 
     def close(self) -> None:
         """End the threads and give the memory back."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
         for lane in self._lanes:
             lane.close()
 
@@ -107,8 +147,10 @@ class Transfer:
         if not len(array):
             return
         # Every lane does something to its own part of the pieces, in its own thread.
+        pool = self._pool
+        assert pool is not None
         futures = [
-            self._pool.submit(getattr(lane, what), address, array, index * PIECE)
+            pool.submit(getattr(lane, what), address, array, index * PIECE)
             for index, lane in enumerate(self._lanes)
             if index * PIECE < len(array)
         ]

@@ -24,7 +24,7 @@ _JOIN = 2.0  # seconds
 
 
 class _Watcher:
-    """One thread and its stream."""
+    """A stream and, from when it is needed, its thread."""
 
     def __init__(self, cuda: Any, context: Context, index: int) -> None:
         self._cuda = cuda
@@ -35,12 +35,13 @@ class _Watcher:
         cuda.cuCtxPopCurrent()
         self._queue: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"watcher-{index}", daemon=True)
-        self._thread.start()
 
     def watch(self, mark: Mark, descriptor: int) -> int:
         """Write ``descriptor`` once ``mark`` is passed; return a ``CUresult`` value."""
         if self._error:
             return int(self._error)
+        if self._thread.ident is None:
+            self._thread.start()
         error, event = self._event()
         error = error or self._cuda.cuStreamWaitEvent(self._stream, mark.raw, 0)[0]
         error = error or self._cuda.cuEventRecord(event, self._stream)[0]
@@ -59,8 +60,9 @@ class _Watcher:
     def close(self) -> None:
         """End the thread once what it watches is over."""
         self._queue.put(None)
-        self._thread.join(_JOIN)
-        if not self._thread.is_alive():
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN)
+        if not (self._error or self._thread.is_alive()):
             for event in self._spare:
                 self._cuda.cuEventDestroy(event)
             self._cuda.cuStreamDestroy(self._stream)
@@ -76,25 +78,29 @@ class _Watcher:
 
 
 class Watchers:
-    """The watchers of one worker, made when they are first needed."""
+    """The watchers of one worker.
+
+    Their streams are made with the context: what is made later moves the variables of modules
+    that are loaded later still.
+    """
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
         self._by_context: dict[Context, list[_Watcher]] = {}
         self._by_stream: dict[Stream, _Watcher] = {}
 
+    def prepare(self, context: Context) -> None:
+        """Make the watchers of a context."""
+        made = [_Watcher(self._cuda, context, index) for index in range(MOST)]
+        self._by_context[context] = made
+
     def watch(self, mark: Mark, descriptor: int) -> int:
         """Make ``descriptor`` readable once ``mark`` is passed; return a ``CUresult`` value."""
         stream = mark.stream
         watcher = self._by_stream.get(stream)
         if watcher is None:
-            watchers = self._by_context.setdefault(stream.context, [])
-            if len(watchers) < MOST:
-                watchers.append(_Watcher(self._cuda, stream.context, len(watchers)))
-                watcher = watchers[-1]
-            else:
-                watcher = watchers[len(self._by_stream) % MOST]
-            self._by_stream[stream] = watcher
+            watchers = self._by_context[stream.context]
+            watcher = self._by_stream[stream] = watchers[len(self._by_stream) % MOST]
         return watcher.watch(mark, descriptor)
 
     def forget(self, stream: Stream) -> None:

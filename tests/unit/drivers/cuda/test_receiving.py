@@ -70,7 +70,7 @@ def test_what_the_device_still_reads_is_held(pool: Receiving) -> None:
 
 def test_without_pinned_memory_there_is_none_and_nothing_fails() -> None:
     cuda = FakeCuda()
-    cuda.cuMemHostAlloc = lambda size, flags: (2, 0)  # type: ignore[method-assign]
+    cuda.cuMemHostRegister = lambda address, size, flags: (2,)  # type: ignore[method-assign]
     pool = Receiving(cuda, finished)
     assert pool.take(CHUNK) is None
     assert not pool.address(memoryview(bytes(10)))

@@ -57,7 +57,7 @@ def test_a_stream_that_stands_still_is_waited_for_a_moment_and_then_gets_more(
     assert len(staging._blocks) == ENOUGH_BLOCKS + 1
     work.ended = True
     staging.close()
-    assert not bench.cuda._memory
+    assert not bench.cuda.registered
 
 
 def test_view_holds_its_chunk_until_it_is_gone(
@@ -86,7 +86,7 @@ def test_memory_that_nothing_uses_is_given_back(bench: Bench, staging: Staging) 
     bench.issue(stream).ended = True
     staging.lend(staging.take(), bench.timeline.mark(stream))
     staging.close()
-    assert not bench.cuda._memory
+    assert not bench.cuda.registered
 
 
 def test_a_chunk_is_filled_with_what_it_is_given(staging: Staging) -> None:

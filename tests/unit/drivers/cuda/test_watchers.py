@@ -57,8 +57,9 @@ def bench(cuda: WaitingCuda) -> Bench:
 
 
 @pytest.fixture
-def watchers(cuda: WaitingCuda) -> Iterator[Watchers]:
+def watchers(bench: Bench, cuda: WaitingCuda) -> Iterator[Watchers]:
     made = Watchers(cuda)
+    made.prepare(bench.context)
     yield made
     cuda.end()
     made.close()
