@@ -26,7 +26,7 @@ from outlast.checkpoint_providers import (
 from outlast.checkpoint_providers import manifest as m
 from outlast.errors import CheckpointError, OutlastError, RestoreFailed
 from outlast.server.allocation import Allocation
-from outlast.server.calls.contexts import restore_context
+from outlast.server.calls.contexts import restore_context, restore_peers
 from outlast.server.drivers.base import Driver, OwnedRegion, Region, SharedMemory
 from outlast.server.executor import Executor
 from outlast.server.stillness import Stillness
@@ -228,6 +228,7 @@ class Checkpointer:
         others = [h for h in epoch.handles if h.kind != HandleKind.CONTEXT]
         for handle in contexts:
             self._restore_handle(reader, handle, state, by_id)
+        self._restore_peers()
         # Before modules: their variables get what is left.
         self._restore_allocations(epoch, state, memory)
         for handle in others:
@@ -238,6 +239,16 @@ class Checkpointer:
         self._restore_staged(reader)
         self._restore_replies(reader, epoch)
         return epoch
+
+    def _restore_peers(self) -> None:
+        """Let contexts use each other's memory, before there is any."""
+        for context in list(self.executor.handles.ordered()):
+            result = restore_peers(self.executor, context)
+            if result:
+                raise RestoreFailed(
+                    f"context {context.id:#x} cannot use other devices' memory again: "
+                    f"error {result}"
+                )
 
     def _restore_handle(
         self, reader: EpochReader, handle: m.Handle, state: dict[str, Any], images: dict[int, int]

@@ -24,6 +24,10 @@ def device_table(driver: Driver) -> list[Json]:
             "arena_base": d.arena_base,
             "arena_size": d.arena_size,
             "attributes": {str(k): v for k, v in d.attributes.items()},
+            "peers": {
+                str(other): {str(k): v for k, v in values.items()}
+                for other, values in d.peers.items()
+            },
         }
         for d in driver.devices()
     ]

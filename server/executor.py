@@ -26,7 +26,8 @@ from outlast.session import wire
 from outlast.session.cuda import is_sticky
 from outlast.session.handles import Handle, HandleKind, HandleTable
 from outlast.session.host import HostSession, State
-from outlast.session.schema import Op, OpClass, ReplyKind
+from outlast.session.operations import Op, OpClass
+from outlast.session.schema import ReplyKind
 from outlast.session.wire import Reply
 
 # Looked at for each call, and slow to get from their classes.

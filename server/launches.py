@@ -10,7 +10,8 @@ from collections.abc import Callable, MutableSequence
 
 from outlast.server.drivers.base import Driver
 from outlast.session.host import HostSession
-from outlast.session.schema import Op, RecordFlag
+from outlast.session.operations import Op
+from outlast.session.schema import RecordFlag
 from outlast.session.wire import LAUNCH_HEAD, RECORD, CallStream
 
 #: Most that are known of a context; a program that varies its grids endlessly starts anew.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.server.drivers.base import Driver
 from outlast.session.handles import HandleKind, HandleTable
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 
 class Replay:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from outlast.errors import LogFull
 from outlast.session.epochrequest import EpochRequest
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import pack_record, split_stream
 
 #: Share of its limit that the log keeps free for calls that come while it spills, and that it

@@ -18,6 +18,7 @@ from outlast.session.cuda import is_sticky
 from outlast.session.deferred import LandedFailures
 from outlast.session.ends import End, Ends
 from outlast.session.openbatch import OpenBatch
+from outlast.session.operations import Op
 from outlast.session.pending import Pending, Query, gaps, in_order
 from outlast.session.phase import Phase
 from outlast.session.recovery import FaultRecovery
@@ -28,7 +29,6 @@ from outlast.session.schema import (
     STREAM_FORMAT,
     Intent,
     Kind,
-    Op,
     ReplyKind,
     Wish,
 )

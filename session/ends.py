@@ -10,7 +10,7 @@ call came in between, WAITED alone says both.
 from __future__ import annotations
 
 from outlast.session import wire
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 #: What an answer tells the end of: a stream's work, an event's record, all work.
 _WHAT = {

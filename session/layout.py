@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.errors import ProtocolError
-from outlast.session.schema import Field
+from outlast.session.operations import Field
 
 #: Most ranges or numbers one acknowledgement may list.
 MAX_LIST = 65_535

@@ -63,6 +63,8 @@ class Op(enum.IntEnum):
     CTX_CREATE = 19
     CTX_DESTROY = 20
     CTX_SYNC = 21
+    PEER_ENABLE = 22
+    PEER_DISABLE = 23
 
     MODULE_LOAD = 32
     MODULE_UNLOAD = 33
@@ -147,6 +149,14 @@ OPS: dict[Op, OpSpec] = dict(
         _op(Op.CTX_CREATE, _A, "handle:u64 device:u32 flags:u32", "Create a context."),
         _op(Op.CTX_DESTROY, _O, "handle:u64", "Destroy a context and all it owns."),
         _op(Op.CTX_SYNC, _Q, "qid:u64", "Answered when all work of the bound context is done."),
+        _op(
+            Op.PEER_ENABLE,
+            _A,
+            "peer:u64",
+            "Let the bound context use the memory of another context's device, also what is "
+            "allocated later.",
+        ),
+        _op(Op.PEER_DISABLE, _O, "peer:u64", "Take that back, behind the work so far."),
         _op(
             Op.IMAGE_PART,
             _O,
@@ -236,7 +246,8 @@ OPS: dict[Op, OpSpec] = dict(
             Op.COPY_DTOD,
             _O,
             "destination:u64 source:u64 stream:u64 size:u64 flags:u32",
-            "Copy between device addresses. Flag 1: synchronous form.",
+            "Copy between device addresses, of different devices too. Flag 1: synchronous form. "
+            "Flag 2: behind all work of all streams so far, and ahead of all that follows.",
         ),
         _op(
             Op.MEM_ALLOC_ASYNC,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from outlast.errors import OutlastError, ProtocolError
 from outlast.session.calllog import Batch
 from outlast.session.ends import End
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import Reply
 
 

@@ -10,7 +10,8 @@ cause are taken to have it.
 from __future__ import annotations
 
 from outlast.session.cuda import is_sticky
-from outlast.session.schema import Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import ReplyKind
 from outlast.session.wire import Reply
 
 #: Their success says that what came before them has not failed.

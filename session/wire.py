@@ -12,16 +12,8 @@ from typing import Any, NamedTuple
 
 from outlast.errors import ProtocolError
 from outlast.session.layout import FIXED, Layout
-from outlast.session.schema import (
-    MESSAGES,
-    OPS,
-    PROTOCOL_VERSION,
-    Kind,
-    Op,
-    OpClass,
-    RecordFlag,
-    ReplyKind,
-)
+from outlast.session.operations import OPS, Op, OpClass
+from outlast.session.schema import MESSAGES, PROTOCOL_VERSION, Kind, RecordFlag, ReplyKind
 
 MAGIC = b"OL"
 PREFIX = struct.Struct("<2sBB")  # magic, protocol version, kind

@@ -49,6 +49,9 @@ def adopt(client: Client, inventory: dict[str, Any]) -> None:
             else:
                 recorded = bool(recipe.get("recorded"))
                 client.events.add(Event(row["id"], context, recipe["flags"], recorded))
+    for row in inventory.get("handles", []):
+        for peer in row["recipe"].get("peers", ()):
+            client.contexts[row["id"]].peers.add(client.contexts[peer])
     for row in inventory.get("allocations", []):
         context = client.contexts[row["context"]]
         client.allocations.add(Allocation(row["address"], row["size"], context))

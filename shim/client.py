@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast.cuda_types import CUresult, CUstream_flags
 from outlast.session.ids import primary_context
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.adoption import adopt
 from outlast.shim.allocations import AllocationTable
 from outlast.shim.credits import Credits
@@ -176,6 +176,9 @@ class Client:
         self.pinned.drop_context(context)
         context.plans.clear()
         context.thread_streams.clear()
+        context.peers.clear()
+        for other in self.contexts.values():
+            other.peers.discard(context)
 
     def retire(self) -> None:
         """Make everything made by this client invalid."""

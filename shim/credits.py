@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Stream
 

@@ -28,6 +28,7 @@ from outlast.shim.api import (
     memset,
     module,
     ordered_memory,
+    peer,
     pointer,
     pool,
     primary_context,
@@ -46,6 +47,7 @@ from outlast.shim.api.memory import *  # noqa: F403
 from outlast.shim.api.memset import *  # noqa: F403
 from outlast.shim.api.module import *  # noqa: F403
 from outlast.shim.api.ordered_memory import *  # noqa: F403
+from outlast.shim.api.peer import *  # noqa: F403
 from outlast.shim.api.pointer import *  # noqa: F403
 from outlast.shim.api.pool import *  # noqa: F403
 from outlast.shim.api.primary_context import *  # noqa: F403
@@ -69,6 +71,7 @@ __all__ += memory.__all__
 __all__ += memset.__all__
 __all__ += module.__all__
 __all__ += ordered_memory.__all__
+__all__ += peer.__all__
 __all__ += pointer.__all__
 __all__ += pool.__all__
 __all__ += primary_context.__all__

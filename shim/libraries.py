@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from outlast.cuda_types import CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.client import Client
 from outlast.shim.failure import check, require
 from outlast.shim.modules import enter_module, function_of

@@ -20,9 +20,10 @@ from outlast.messages import keep_freed_memory
 from outlast.session import wire
 from outlast.session.client import ClientSession
 from outlast.session.ids import HandleAllocator
+from outlast.session.operations import Op
 from outlast.session.pending import Pending
 from outlast.session.phase import Phase
-from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind, Op
+from outlast.session.schema import INLINE_LIMIT, MAX_FRAME, Kind
 from outlast.shim.caretaker import Caretaker
 from outlast.shim.late_answer import LateAnswer
 from outlast.shim.linkage import COPY_UNIT, Lane, Reply

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 #: Bytes of a copy between host and device that count as another operation: they lie in the
 #: server's memory until the stream gets there.

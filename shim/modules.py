@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.cuda_types import CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.allocations import Allocation
 from outlast.shim.client import Client

@@ -28,6 +28,8 @@ class Device:
     total_memory: int  # bytes
     arena: range
     attributes: dict[int, int]
+    #: What it can do with the memory of others, by their ordinals: attribute -> number.
+    peers: dict[int, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Device:
@@ -39,6 +41,10 @@ class Device:
             total_memory=row["total_memory"],
             arena=range(row["arena_base"], row["arena_base"] + row["arena_size"]),
             attributes={int(key): value for key, value in row["attributes"].items()},
+            peers={
+                int(other): {int(key): value for key, value in values.items()}
+                for other, values in row.get("peers", {}).items()
+            },
         )
 
     def limits(self, *attributes: CUdevice_attribute) -> tuple[int, ...]:
@@ -61,6 +67,8 @@ class Context:
     plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
     #: The explicit streams behind handle 2 (per-thread default stream), by thread id.
     thread_streams: dict[int, Stream] = field(default_factory=dict)
+    #: Contexts of other devices whose memory it may use.
+    peers: set[Context] = field(default_factory=set)
     #: Its legacy default stream.
     legacy: Stream = field(init=False)
     #: Its calls up to this seq are known to be done.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 
 from outlast.cuda_types import CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Event, Place, Stream
 

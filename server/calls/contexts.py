@@ -8,12 +8,15 @@ from outlast.errors import ReplayDiverged
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, query
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.ids import primary_context
-from outlast.session.schema import Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import ReplyKind
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
 INVALID_CONTEXT = 201
+#: Of a context's recipe: handles of the contexts whose memory it may use.
+PEERS = "peers"
 
 
 @one_way(Op.PRIMARY_RETAIN)
@@ -87,6 +90,35 @@ def ctx_destroy(ex: Executor, args: Args, data: Any) -> int:
     return int(result)
 
 
+@answered(Op.PEER_ENABLE)
+def peer_enable(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
+    """Let the bound context use another one's memory; that is part of its recipe."""
+    context = ex.handles.get(HandleKind.CONTEXT, ex.context)
+    peer = ex.handles.get(HandleKind.CONTEXT, args[0])
+    result = INVALID_CONTEXT
+    if context is not None and peer is not None:
+        result = int(ex.cuda.cuCtxEnablePeerAccess(peer.real, 0)[0])
+        if result == 0:
+            # A list of its own: an epoch that is being written has the one before.
+            context.recipe[PEERS] = [*context.recipe.get(PEERS, ()), peer.id]
+    if imposed is None:
+        ex.answer(result)
+    elif result:
+        raise ReplayDiverged(f"context {args[0]:#x} gives no access again: error {result}")
+
+
+@one_way(Op.PEER_DISABLE)
+def peer_disable(ex: Executor, args: Args, data: Any) -> int:
+    """Take that back."""
+    context = ex.handles.get(HandleKind.CONTEXT, ex.context)
+    peer = ex.handles.get(HandleKind.CONTEXT, args[0])
+    if context is None or peer is None:
+        return INVALID_CONTEXT
+    result = int(ex.cuda.cuCtxDisablePeerAccess(peer.real)[0])
+    _forget_peer(context, peer.id)
+    return result
+
+
 @query(Op.CTX_SYNC)
 def ctx_sync(ex: Executor, args: Args) -> None:
     """Answer when all work issued so far is done."""
@@ -113,7 +145,25 @@ def restore_context(ex: Executor, handle: Handle, retains: int) -> int:
     return int(real)
 
 
+def restore_peers(ex: Executor, context: Handle) -> int:
+    """Let a context that was made again use the memory of others; return a ``CUresult`` value."""
+    result = 0
+    ex.cuda.cuCtxSetCurrent(context.real)
+    for peer in context.recipe.get(PEERS, ()):
+        real = ex.handles.real[HandleKind.CONTEXT][peer]
+        result = result or int(ex.cuda.cuCtxEnablePeerAccess(real, 0)[0])
+    return result
+
+
 def _forget(ex: Executor, context: int) -> None:
     ex.drop_handle(context)
+    for other in ex.handles.ordered():
+        _forget_peer(other, context)
     for allocation in [a for a in ex.allocations.values() if a.context == context]:
         ex.forget_allocation(allocation.address)
+
+
+def _forget_peer(context: Handle, peer: int) -> None:
+    peers = context.recipe.get(PEERS, ())
+    if peer in peers:
+        context.recipe[PEERS] = [other for other in peers if other != peer]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from outlast.server.calls.registry import Args, destroyed, one_way, query, unusable
 from outlast.session import wire
 from outlast.session.handles import HandleKind
-from outlast.session.schema import Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import ReplyKind
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.server.calls.registry import Args, one_way, unusable
 from outlast.server.drivers.base import Shape
 from outlast.session.handles import HandleKind
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor

@@ -20,7 +20,7 @@ from outlast.server.calls.modules import (
 )
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, unusable
 from outlast.session.handles import HandleKind
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor

@@ -15,13 +15,16 @@ from outlast.server.calls.registry import (
 )
 from outlast.session import wire
 from outlast.session.handles import HandleKind
-from outlast.session.schema import MAX_FRAME, Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import MAX_FRAME, ReplyKind
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
 
 INVALID_VALUE = 1
 INVALID_CONTEXT = 201
+#: Flag of a copy between addresses: nothing runs beside it.
+SERIAL = 2
 
 
 @answered(Op.MEM_ALLOC)
@@ -108,9 +111,14 @@ def copy_dtoh(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
 
 @one_way(Op.COPY_DTOD)
 def copy_dtod(ex: Executor, args: Args, data: Any) -> int:
-    """Copy between device addresses."""
-    destination, source, stream, size, _ = args
+    """Copy between device addresses, of different devices too."""
+    destination, source, stream, size, flags = args
     real = ex.handles.real[HandleKind.STREAM].get(stream)
     if real is None:
         return unusable(ex, stream)
-    return int(ex.cuda.cuMemcpyDtoDAsync(destination, source, size, real)[0])
+    if not flags & SERIAL:
+        return int(ex.cuda.cuMemcpyDtoDAsync(destination, source, size, real)[0])
+    ex.driver.order_all()
+    result = int(ex.cuda.cuMemcpyDtoDAsync(destination, source, size, real)[0])
+    ex.driver.order_all()
+    return result

@@ -13,7 +13,7 @@ from outlast.errors import ReplayDiverged
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, unusable
 from outlast.server.drivers.base import ModuleInfo
 from outlast.session.handles import HandleKind
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
@@ -159,7 +159,9 @@ def function_set_attribute(ex: Executor, args: Args, data: Any, imposed: Imposed
     if function is not None:
         result = int(ex.cuda.cuFuncSetAttribute(function.real, attribute, value)[0])
     if result == 0 and function is not None:
-        function.recipe.setdefault("attributes", {})[str(attribute)] = value
+        # One of its own: an epoch that is being written has the one before.
+        known = function.recipe.get("attributes", {})
+        function.recipe["attributes"] = {**known, str(attribute): value}
     if imposed is None:
         ex.answer(result)
     elif result:

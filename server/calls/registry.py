@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor

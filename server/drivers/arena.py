@@ -247,6 +247,21 @@ class Arena:
         self._fences.wait(fence, self._patience)
         self._reclaim_done()
 
+    def admit(self, device: int) -> int:
+        """Let another device use this memory, also what is mapped later.
+
+        Returns
+        -------
+        int
+            A ``CUresult`` value; after a failure the device may use none of it.
+        """
+        chunks = [mapped.chunk for mapped in self._mapped.values()]
+        return self._memory.admit(device, chunks)
+
+    def expel(self, device: int) -> int:
+        """Let another device use this memory no more; nothing may be using it there."""
+        return self._memory.expel(device, [mapped.chunk for mapped in self._mapped.values()])
+
     def chunks(self) -> list[Chunk]:
         """Return the chunks in which something lives, by address."""
         mapped = self._mapped.values()

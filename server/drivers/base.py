@@ -116,6 +116,9 @@ class DeviceInfo:
     arena_size: int  # bytes
     #: ``CUdevice_attribute`` value -> number.
     attributes: dict[int, int] = field(default_factory=dict)
+    #: What it can do with the memory of others, by their ordinals: ``CUdevice_P2PAttribute``
+    #: value -> number.
+    peers: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
 class Driver(ABC):
@@ -165,6 +168,10 @@ class Driver(ABC):
     @abstractmethod
     def done(self, ticket: int) -> bool:
         """Return whether the work behind ``ticket`` has completed (or a fault ended it)."""
+
+    @abstractmethod
+    def order_all(self) -> None:
+        """Let all that is issued from now on, on any stream, run behind all work so far."""
 
     @abstractmethod
     def watch(self, ticket: int) -> None:

@@ -7,6 +7,7 @@ device can do that. Codes are ``CUresult`` values.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +45,8 @@ class PhysicalMemory:
         kinds = cuda.CUmemAllocationHandleType
         self._descriptors = kinds.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         self._properties = self._describe(device)
-        access = cuda.CUmemAccessDesc()
-        access.location = self._properties.location
-        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        self._access = [access]
+        #: Who may use the memory, by ordinal.
+        self._access = {device: self._allow(device, True)}
         option = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         code, granularity = cuda.cuMemGetAllocationGranularity(self._properties, option)
         if code or GRANULE % int(granularity):
@@ -56,13 +55,10 @@ class PhysicalMemory:
     def _describe(self, device: int) -> Any:
         """Return the properties of the memory to create."""
         cuda = self._cuda
-        location = cuda.CUmemLocation()
-        location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        location.id = device
         properties = cuda.CUmemAllocationProp()
         properties.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.requestedHandleTypes = self._descriptors
-        properties.location = location
+        properties.location = self._location(device)
         attributes = cuda.CUdevice_attribute
         code, direct = cuda.cuDeviceGetAttribute(
             attributes.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device
@@ -70,6 +66,22 @@ class PhysicalMemory:
         if not code and direct:
             properties.allocFlags.gpuDirectRDMACapable = 1
         return properties
+
+    def _allow(self, device: int, use: bool) -> Any:
+        """Return what says that a device may use memory, or not."""
+        cuda, flags = self._cuda, self._cuda.CUmemAccess_flags
+        access = cuda.CUmemAccessDesc()
+        access.location = self._location(device)
+        access.flags = (
+            flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if use else flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
+        )
+        return access
+
+    def _location(self, device: int) -> Any:
+        location = self._cuda.CUmemLocation()
+        location.type = self._cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = device
+        return location
 
     def reserve(self, base: int, size: int) -> None:
         """Reserve exactly these addresses.
@@ -114,6 +126,28 @@ class PhysicalMemory:
         self._cuda.cuMemUnmap(chunk.address, chunk.size)
         self._release(piece)
 
+    def admit(self, device: int, chunks: Iterable[Chunk]) -> int:
+        """Let another device use these chunks and what is mapped from now on.
+
+        Returns a ``CUresult`` value; after a failure it may use nothing.
+        """
+        access = self._allow(device, True)
+        for chunk in chunks:
+            code = int(self._cuda.cuMemSetAccess(*chunk, [access], 1)[0])
+            if code:
+                self.expel(device, chunks)
+                return code
+        self._access[device] = access
+        return 0
+
+    def expel(self, device: int, chunks: Iterable[Chunk]) -> int:
+        """Take that back. Returns a ``CUresult`` value."""
+        self._access.pop(device, None)
+        access, code = self._allow(device, False), 0
+        for chunk in chunks:
+            code = code or int(self._cuda.cuMemSetAccess(*chunk, [access], 1)[0])
+        return code
+
     def share(self, piece: Piece) -> tuple[int, int]:
         """Return a code and a descriptor of memory, which is the caller's."""
         if piece.descriptor >= 0:
@@ -133,7 +167,8 @@ class PhysicalMemory:
         cuda, (address, size), handle = self._cuda, chunk, piece.handle
         code = int(cuda.cuMemMap(address, size, 0, handle, 0)[0])
         if not code:
-            code = int(cuda.cuMemSetAccess(address, size, self._access, len(self._access))[0])
+            access = list(self._access.values())
+            code = int(cuda.cuMemSetAccess(address, size, access, len(access))[0])
             if not code:
                 return 0
             cuda.cuMemUnmap(address, size)

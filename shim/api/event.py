@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import CUevent_flags, CUevent_record_flags, CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import as_result, check, require

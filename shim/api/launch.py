@@ -17,7 +17,7 @@ from typing import Any
 from outlast.cuda_types import CUdevice_attribute as Attribute
 from outlast.cuda_types import CUfunction_attribute, CUresult
 from outlast.errors import OutlastError
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import RECORD, RECORDS
 from outlast.shim.call import OK, api, client
 from outlast.shim.client import PER_THREAD_STREAM, Client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import CUfunc_cache, CUfunction_attribute, CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.api.function import check_setting
 from outlast.shim.call import OK, SUCCESS, api, client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.call import OK, api, client
 from outlast.shim.failure import require
 from outlast.shim.handles import as_int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import CUmoduleLoadingMode, CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.client import Client
 from outlast.shim.failure import CallFailure, check, require

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import CUevent_wait_flags, CUresult, CUstream_flags, CUstreamCaptureStatus
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim.api.context import STREAM_PRIORITIES
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import as_result, require

@@ -347,8 +347,7 @@ class ClientConfig:
     stream_credits: int = setting(
         values.number(1, 1 << 20),
         512,
-        "Operations of a stream that may be unfinished; the thread that issues another one waits. "
-        "A device takes about 1000.",
+        "Operations of a stream that may be unfinished; the thread that issues another one waits.",
         env="LUPINE_STREAM_CREDITS",
         shown="512",
     )

@@ -10,8 +10,9 @@ from helpers.raw_peers import NARROW
 
 from outlast.session import ids, wire
 from outlast.session.client import ClientSession
+from outlast.session.operations import Op
 from outlast.session.pending import Pending
-from outlast.session.schema import Intent, Op
+from outlast.session.schema import Intent
 from outlast.shim import transport
 from outlast.shim.handshake import Handshake
 from outlast.shim.transport import Transport

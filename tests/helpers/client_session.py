@@ -7,7 +7,8 @@ from typing import Any
 from outlast.session import wire
 from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
-from outlast.session.schema import Intent, Kind, Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import Intent, Kind, ReplyKind
 from outlast.session.wire import Message, Reply
 
 BIND = wire.pack_record(Op.BIND, 1, 0x600)

@@ -5,7 +5,9 @@ It does everything in the order of issue, so what overtakes what on a GPU does n
 
 from __future__ import annotations
 
-from outlast.cuda_types import CUfunction_attribute
+from typing import Any
+
+from outlast.cuda_types import CUdevice_P2PAttribute, CUfunction_attribute
 from outlast.server.drivers.emulated import EmulatedDriver
 
 INVALID_VALUE = 1
@@ -16,6 +18,7 @@ class EmulatedBindings(EmulatedDriver):
 
     CUstream = int
     CUevent = int
+    CUdevice_P2PAttribute = CUdevice_P2PAttribute
     CUfunction_attribute = CUfunction_attribute
 
     def cuFuncLoad(self, function: int) -> tuple[int]:
@@ -40,6 +43,12 @@ class EmulatedBindings(EmulatedDriver):
     def cuModuleEnumerateFunctions(self, count: int, module: int) -> tuple[int, list[int]]:
         """Return a module's kernels."""
         return 0, [function.handle for function in self._module(module).functions.values()]
+
+    def cuMemcpyPeerAsync(
+        self, target: int, owner: int, source: int, origin: int, size: int, stream: int
+    ) -> tuple[Any, ...]:
+        """Copy from device to device."""
+        return self.cuMemcpyDtoDAsync(target, source, size, stream)
 
     def cuMemHostRegister(self, address: int, size: int, flags: int) -> tuple[int]:
         """Let the device use host memory: it can anyway."""

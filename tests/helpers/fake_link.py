@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import HandleAllocator
-from outlast.session.schema import OPS, Op, OpClass
+from outlast.session.operations import OPS, Op, OpClass
 from outlast.session.wire import CallStream, pack_fields, pack_record
 from outlast.shim.linkage import COPY_UNIT, Lane, Reply
 
@@ -47,6 +47,8 @@ def device_row(ordinal: int) -> dict[str, Any]:
         "arena_base": ARENA + ordinal * ARENA_SIZE,
         "arena_size": ARENA_SIZE,
         "attributes": {str(int(key)): value for key, value in ATTRIBUTES.items()},
+        # The first two can use each other's memory.
+        "peers": {str(1 - ordinal): {"1": 0, "2": 1, "3": 1, "4": 0}} if ordinal < 2 else {},
     }
 
 

@@ -19,7 +19,8 @@ from outlast.server.executor import Executor
 from outlast.session import wire
 from outlast.session.host import HostSession
 from outlast.session.ids import primary_context
-from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, Op
+from outlast.session.operations import Op
+from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP
 
 IDENTITY = Identity("train", bytes(16), 1)
 CONTEXT = primary_context(0)

@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 from outlast.session import layout, wire
-from outlast.session.schema import MESSAGES, OPS, Field, Kind, Op, RecordFlag, ReplyKind
+from outlast.session.operations import OPS, Field, Op
+from outlast.session.schema import MESSAGES, Kind, RecordFlag, ReplyKind
 from outlast.session.wire import Reply
 
 #: Distinct in every byte, so that a moved or swapped field shows.

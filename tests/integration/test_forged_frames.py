@@ -14,7 +14,8 @@ from helpers.server_process import ServerProcess, assert_eventually
 
 from outlast.errors import SessionLost
 from outlast.session import wire
-from outlast.session.schema import HANDLE_BASE, OPS, Kind, Op, OpClass
+from outlast.session.operations import OPS, Op, OpClass
+from outlast.session.schema import HANDLE_BASE, Kind
 from outlast.shim import driver as cuda
 
 SUCCESS = (cuda.CUresult.CUDA_SUCCESS,)

@@ -9,7 +9,7 @@ from helpers import ptx
 from helpers.program import Program, ok
 from helpers.server_process import ServerProcess, assert_eventually
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver as cuda
 
 INVALID_VALUE = cuda.CUresult.CUDA_ERROR_INVALID_VALUE

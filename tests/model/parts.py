@@ -12,9 +12,10 @@ from outlast.session.calllog import CallLog
 from outlast.session.client import ClientSession
 from outlast.session.cuda import is_sticky
 from outlast.session.host import Cut, HostSession
+from outlast.session.operations import Op, OpClass
 from outlast.session.pending import Pending
 from outlast.session.recovery import FaultRecovery
-from outlast.session.schema import Intent, Op, OpClass, ReplyKind
+from outlast.session.schema import Intent, ReplyKind
 from outlast.session.wire import Reply
 
 SESSION = "model"

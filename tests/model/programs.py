@@ -6,7 +6,8 @@ from model.parts import BIND, FAILURE, Bounds, Client, State, Violation, record
 
 from outlast.errors import SessionLost, by_code
 from outlast.session import wire
-from outlast.session.schema import Intent, Kind, Op
+from outlast.session.operations import Op
+from outlast.session.schema import Intent, Kind
 from outlast.session.wire import Message
 
 

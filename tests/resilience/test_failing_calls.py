@@ -17,7 +17,8 @@ from helpers.server_process import ServerProcess, kill
 
 from outlast.errors import LinkTimeout, SessionFailed
 from outlast.session import wire
-from outlast.session.schema import MAX_FRAME, Op
+from outlast.session.operations import Op
+from outlast.session.schema import MAX_FRAME
 from outlast.shim import driver
 from outlast.shim.link import SessionLink
 

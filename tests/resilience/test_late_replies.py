@@ -21,7 +21,8 @@ from helpers.server_process import ServerProcess, assert_eventually
 from outlast.errors import ServerUnreachable
 from outlast.session import ids, wire
 from outlast.session.client import ClientSession
-from outlast.session.schema import Kind, Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import Kind, ReplyKind
 from outlast.session.wire import Message, Reply
 from outlast.shim import driver
 from outlast.shim.link import SessionLink

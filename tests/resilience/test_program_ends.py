@@ -19,7 +19,8 @@ from helpers.raw_peers import RawPeers, connections_owed
 from helpers.server_process import ServerProcess, assert_eventually
 
 from outlast.session import wire
-from outlast.session.schema import PRIMARY_CONTEXT_BASE, Kind, Op
+from outlast.session.operations import Op
+from outlast.session.schema import PRIMARY_CONTEXT_BASE, Kind
 
 WORK = """
 begin()

@@ -17,7 +17,8 @@ from helpers.links import driving
 from helpers.server_process import ServerProcess, assert_eventually
 
 from outlast.session.host import REPLY_CACHE_LIMIT
-from outlast.session.schema import PRIMARY_CONTEXT_BASE, Op
+from outlast.session.operations import Op
+from outlast.session.schema import PRIMARY_CONTEXT_BASE
 from outlast.shim import driver
 
 REPLIES, SIZE = 3000, 64 << 10

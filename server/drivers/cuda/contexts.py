@@ -14,7 +14,7 @@ from outlast.server.drivers.cuda.objects import (
     Event,
     Stream,
 )
-from outlast.server.drivers.cuda.state import DriverState
+from outlast.server.drivers.cuda.peers import PeerCalls
 
 _NON_BLOCKING = 1
 #: Flags of client events: waiting is our own affair, so blocking ones need no event of that kind.
@@ -22,7 +22,7 @@ _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
 _EVENT_FLAGS = _BLOCKING_SYNC | _DISABLE_TIMING
 
 
-class ContextCalls(DriverState):
+class ContextCalls(PeerCalls):
     """Primary and other contexts."""
 
     def cuDriverGetVersion(self) -> tuple[int, int]:
@@ -120,6 +120,7 @@ class ContextCalls(DriverState):
 
     def _empty(self, context: Context) -> None:
         """Destroy everything that a context owns."""
+        self._leave_peers(context)
         for module in list(context.modules):
             self._drop_module(module)
         for event in list(context.events):

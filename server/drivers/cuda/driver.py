@@ -52,6 +52,8 @@ class CudaDriver(ModuleCalls, Driver):
         # Work has ended, and with it perhaps the last use of what was freed.
         for device in self._devices:
             device.arena.trim()
+        if self._parting:
+            self._expel()
         if self._dying:
             self._bury()
         if self._leaving:
@@ -80,6 +82,10 @@ class CudaDriver(ModuleCalls, Driver):
     def done(self, ticket: int) -> bool:
         """Return whether the work behind ``ticket`` has completed (or a fault ended it)."""
         return self.timeline.done(ticket)
+
+    def order_all(self) -> None:
+        """Let all that is issued from now on, on any stream, run behind all work so far."""
+        self.timeline.order_after(self.timeline.fence())
 
     def watch(self, ticket: int) -> None:
         """Make `fileno` readable once ``ticket`` is done."""

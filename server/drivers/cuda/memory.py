@@ -16,6 +16,7 @@ from outlast.server.drivers.cuda.objects import (
     INVALID_VALUE,
     OUT_OF_MEMORY,
     Context,
+    Device,
     Stream,
 )
 from outlast.server.drivers.cuda.staging import CHUNK, SMALL
@@ -146,13 +147,32 @@ class MemoryCalls(EventCalls):
     def cuMemcpyDtoDAsync(
         self, dstDevice: int, srcDevice: int, ByteCount: int, hStream: int = 0
     ) -> tuple[int]:
-        """Copy between device addresses."""
+        """Copy between device addresses, of different devices too."""
         stream = self._streams.get(hStream)
         if stream is None:
             return (INVALID_HANDLE,)
+        target, source = self._owner(dstDevice), self._owner(srcDevice)
         self.timeline.begin(stream)
-        error = self.cuda.cuMemcpyDtoDAsync(dstDevice, srcDevice, ByteCount, stream.raw)[0]
+        if target is source or target is None or source is None:
+            error = self.cuda.cuMemcpyDtoDAsync(dstDevice, srcDevice, ByteCount, stream.raw)[0]
+        else:
+            # This way neither device needs access to the other's memory.
+            error = self.cuda.cuMemcpyPeerAsync(
+                dstDevice,
+                self._open(target).handle,
+                srcDevice,
+                self._open(source).handle,
+                ByteCount,
+                stream.raw,
+            )[0]
         return (self._issued(stream, error),)
+
+    def _owner(self, address: int) -> Device | None:
+        """Return the device in whose arena an address is."""
+        for device in self._devices:
+            if 0 <= address - device.info.arena_base < device.info.arena_size:
+                return device
+        return None
 
     def _issued(self, stream: Stream, error: Any) -> int:
         """Note what was just issued, or its failure."""

@@ -15,6 +15,8 @@ INVALID_CONTEXT = 201
 INVALID_HANDLE = 400
 NOT_FOUND = 500
 NOT_READY = 600
+PEER_ACCESS_UNSUPPORTED = 217
+PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED = 704, 705
 OUT_OF_MEMORY = 2
 
 #: Special streams: the legacy one by either name, and the one of the calling thread.
@@ -47,6 +49,8 @@ class Context:
     streams: dict[int, Stream] = field(default_factory=dict)
     events: set[int] = field(default_factory=set)
     modules: set[int] = field(default_factory=set)
+    #: Contexts of other devices whose memory it may use.
+    peers: set[Context] = field(default_factory=set)
     #: Addresses of its memory.
     memory: set[int] = field(default_factory=set)
     #: Unused events by their flags.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from outlast.cuda_types import CUdevice_attribute
+from outlast.cuda_types import CUdevice_attribute, CUdevice_P2PAttribute
 from outlast.errors import ConfigError
 from outlast.server.drivers.base import DeviceInfo
 
@@ -38,11 +38,14 @@ _NOT_OFFERED = (
     *("DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED", "CAN_USE_64_BIT_STREAM_MEM_OPS"),
     *("CAN_USE_STREAM_WAIT_VALUE_NOR",),
 )
+_ARRAYS = "CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED"
 _NO_NUMBER = ("NUMA_ID", "HOST_NUMA_ID")
 
 
-def read_device(cuda: Any, ordinal: int, *, base: int, arena_size: int) -> DeviceInfo:
-    """Return what a device says of itself.
+def read_device(
+    cuda: Any, ordinal: int, *, base: int, arena_size: int, devices: int = 0
+) -> DeviceInfo:
+    """Return what one of several devices says of itself.
 
     Raises
     ------
@@ -61,6 +64,7 @@ def read_device(cuda: Any, ordinal: int, *, base: int, arena_size: int) -> Devic
         base + ordinal * arena_size,
         arena_size,
         _attributes(cuda, device),
+        _peers(cuda, ordinal, devices),
     )
 
 
@@ -78,6 +82,22 @@ def _attributes(cuda: Any, device: Any) -> dict[int, int]:
             if number in values:
                 values[number] = value
     return values
+
+
+def _peers(cuda: Any, ordinal: int, devices: int) -> dict[int, dict[int, int]]:
+    """Return what a device can do with the memory of each other one."""
+    found: dict[int, dict[int, int]] = {}
+    for other in range(devices):
+        if other == ordinal:
+            continue
+        found[other] = {}
+        for attribute in cuda.CUdevice_P2PAttribute:
+            error, value = cuda.cuDeviceGetP2PAttribute(attribute, ordinal, other)
+            if not error:
+                found[other][int(attribute)] = int(value)
+        # There are no arrays here.
+        found[other][int(CUdevice_P2PAttribute[_ARRAYS])] = 0
+    return found
 
 
 def _ask(answer: tuple[Any, ...], ordinal: int) -> Any:

@@ -79,6 +79,9 @@ class DriverState:
         self._modules: dict[int, Module] = {}
         #: Modules that go when the work that may run their code is done: (ticket, module).
         self._leaving: list[tuple[int, Module]] = []
+        #: Pairs of contexts that end when the work that may need them is done: (ticket, user,
+        #: owner of the memory).
+        self._parting: list[tuple[int, Context, Context]] = []
         self._next_event = 0
         self.timeline = Timeline(cuda, self.failed, self._all_contexts)
         self._watchers = Watchers(cuda)
@@ -107,7 +110,7 @@ class DriverState:
             raise ConfigError("CUDA finds no device")
         found = []
         for ordinal in range(int(count)):
-            info = read_device(cuda, ordinal, base=base, arena_size=arena_size)
+            info = read_device(cuda, ordinal, base=base, arena_size=arena_size, devices=int(count))
             # Before anything else can take its addresses; this needs no context.
             arena = Arena(
                 cuda,

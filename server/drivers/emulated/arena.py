@@ -5,9 +5,10 @@ that fits), so a process that restores this set goes on exactly as the old one w
 Module variables are allocations like any other, made in the order of their declaration
 when the module is loaded.
 
-The page map has a byte for every page; kernels look into it before each access, and only the
-engine changes it, in issue order: what was launched before a free still runs on mapped memory.
-The exception are addresses that a program reserves and maps memory to itself (`vmm`).
+The page map has a byte for every page of all devices; a device's kernels look into its own map
+before each access, and only the engine changes it, in issue order: what was launched before a
+free still runs on mapped memory. The exception are addresses that a program reserves and maps
+memory to itself (`vmm`). Other devices that may use this one's memory have it in their maps too.
 
 All memory lies in one sparse file without a name, at the offsets of its addresses: like a GPU's
 it lives as long as any process has a descriptor of it, and is mapped by whoever takes it over.
@@ -67,13 +68,24 @@ class Allocation:
 class Arena:
     """The memory of one device.
 
+    Parameters
+    ----------
+    base, size
+        Its range of addresses.
+    total
+        Bytes of memory.
+    span
+        The addresses of all devices; by default there is one.
+
     Raises
     ------
     RestoreFailed
         Something else has the address range: only a new process can get it.
     """
 
-    def __init__(self, engine: Engine, *, base: int, size: int, total: int) -> None:
+    def __init__(
+        self, engine: Engine, *, base: int, size: int, total: int, span: range | None = None
+    ) -> None:
         if base % PAGE or size % PAGE or not 0 < total <= size - GUARD - SCRATCH:
             raise ConfigError(f"{total} bytes of memory do not fit an arena of {size} bytes")
         self._engine = engine
@@ -81,7 +93,10 @@ class Arena:
         self.used = 0
         self._scratch = base + size - SCRATCH
         pages.reserve(size, at=base)
-        self._page_map = pages.zeros(size // PAGE)
+        self._span = span if span is not None else range(base, base + size)
+        self._page_map = pages.zeros(len(self._span) // PAGE)
+        #: Arenas of devices that may use this one's memory.
+        self._viewers: list[Arena] = []
         self._frames = pages.zeros(FRAMES)
         self._use_file(self._make_file())
         self._free = FirstFit(base + GUARD, self._scratch)
@@ -111,8 +126,8 @@ class Arena:
         values = {
             "params": self._scratch + SHARED_WINDOW,
             "pagemap": self._page_map,
-            "arena_base": self.base,
-            "pages": self.size // PAGE,
+            "arena_base": self._span.start,
+            "pages": len(self._span) // PAGE,
             "shared_base": self._scratch,
             "local_base": self._scratch + SHARED_WINDOW + PARAMETER_WINDOW,
             "error": self._engine.error_address,
@@ -154,7 +169,8 @@ class Arena:
         self.used += length
         self.live[address] = block
         self._order.insert(bisect_left(self._order, address), address)
-        self._engine.map(0, self._entry(address), block.pages)
+        for arena in (self, *self._viewers):
+            self._engine.map(0, arena._entry(address), block.pages)
         return address
 
     def release(self, address: int) -> None:
@@ -164,6 +180,8 @@ class Arena:
         length = block.pages * PAGE
         self.used -= length
         self._free.release(address, length)
+        for viewer in self._viewers:
+            viewer._hide(block)
         self._unmap(address, length)
 
     def find(self, address: int) -> Allocation | None:
@@ -203,6 +221,24 @@ class Arena:
         block = self.find(address)
         return min(size, block.address + block.size - address) if block else 0
 
+    # -- other devices -------------------------------------------------------
+
+    def admit(self, other: Arena) -> None:
+        """Let another device's kernels use this memory, behind what was issued so far."""
+        self._viewers.append(other)
+        for block in self.allocations():
+            self._engine.map(0, other._entry(block.address), block.pages)
+
+    def dismiss(self, other: Arena) -> None:
+        """Let another device's kernels use this memory no more, behind what was issued so far."""
+        self._viewers.remove(other)
+        for block in self.allocations():
+            other._hide(block)
+
+    def _hide(self, block: Allocation) -> None:
+        """Take another device's allocation out of the page map."""
+        self._engine.unmap(0, self._entry(block.address), block.pages, block.address, 0, 0, 0)
+
     # -- virtual memory ------------------------------------------------------
 
     def reserve(self, size: int, alignment: int, hint: int) -> int | None:
@@ -232,7 +268,7 @@ class Arena:
         """Give the addresses back; the engine must have ended."""
         for address, size in (
             (self.base, self.size),
-            (self._page_map, self.size // PAGE),
+            (self._page_map, len(self._span) // PAGE),
             (self._frames, FRAMES),
         ):
             pages.give_back(address, size)
@@ -309,7 +345,7 @@ class Arena:
 
     def _entry(self, address: int) -> int:
         """Return the address of a page's entry in the page map."""
-        return self._page_map + (address - self.base) // PAGE
+        return self._page_map + (address - self._span.start) // PAGE
 
     def _allow(self, address: int, size: int) -> bool:
         """Let the process touch a range. Access only ever grows: the page map is the guard."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from outlast.cuda_types import ERROR_TEXTS, CUresult
 from outlast.server.drivers.emulated.objects import Context, LoadedModule
+from outlast.server.drivers.emulated.peers import PeerCalls
 from outlast.server.drivers.emulated.properties import DRIVER_VERSION
 from outlast.server.drivers.emulated.results import (
     INVALID_CONTEXT,
@@ -90,7 +91,7 @@ def _result(error: Any) -> CUresult:
         raise Refusal(INVALID_VALUE) from unknown
 
 
-class ContextCalls(DriverState):
+class ContextCalls(PeerCalls):
     """Primary and other contexts."""
 
     @cuda_call(1, always=True)
@@ -227,6 +228,7 @@ class ContextCalls(DriverState):
 
     def _empty(self, context: Context) -> None:
         """Destroy everything that a context owns."""
+        self._leave_peers(context)
         for module in [m for m in self._modules if m.context is context]:
             self._drop_module(module)
         for stream in [s for s in self._streams if s.context is context]:

@@ -91,6 +91,9 @@ class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls
         """Return whether the work behind ``ticket`` has completed or was skipped."""
         return self.engine.done(ticket)
 
+    def order_all(self) -> None:
+        """Do nothing: all work runs in the order of issue."""
+
     def watch(self, ticket: int) -> None:
         """Make `fileno` readable once ``ticket`` is done."""
         self.engine.watch(ticket)

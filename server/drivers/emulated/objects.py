@@ -86,6 +86,8 @@ class Context:
     device: Device
     flags: int = 0
     alive: bool = True
+    #: Contexts of other devices whose memory its kernels may use.
+    peers: set[Context] = field(default_factory=set)
     #: Newest work on the legacy stream and all that it is ordered with.
     blocking_ticket: int = 0
     legacy: Stream = field(init=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from outlast.cuda_types import CUdevice_attribute
+from outlast.cuda_types import CUdevice_attribute, CUdevice_P2PAttribute
 
 NAME = "Outlast emulated device"
 COMPUTE_CAPABILITY = (8, 0)
@@ -70,6 +70,15 @@ def device_attributes(ordinal: int) -> dict[int, int]:
         values[int(CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"])] = value
     values[int(CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)] = ordinal
     return values
+
+
+def device_peers(ordinal: int, devices: int) -> dict[int, dict[int, int]]:
+    """Return what a device can do with the memory of each other one: everything but arrays."""
+    name = CUdevice_P2PAttribute
+    values = {int(attribute): 0 for attribute in name}
+    values[int(name.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)] = 1
+    values[int(name.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)] = 1
+    return {other: dict(values) for other in range(devices) if other != ordinal}
 
 
 def device_uuid(ordinal: int) -> bytes:

@@ -30,6 +30,7 @@ from outlast.server.drivers.emulated.printing import format_output
 from outlast.server.drivers.emulated.properties import (
     NAME,
     device_attributes,
+    device_peers,
     device_uuid,
     uuid_text,
 )
@@ -106,18 +107,23 @@ class DriverState:
         )
         self._devices: list[Device] = []
         try:
+            span = range(base, base + devices * arena_size)
             for ordinal in range(devices):
-                self._devices.append(self._make_device(ordinal, base, arena_size, total))
+                self._devices.append(self._make_device(ordinal, span, arena_size, total))
         except BaseException:
             self._release()
             raise
 
-    def _make_device(self, ordinal: int, base: int, size: int, total: int) -> Device:
-        arena = arenas.Arena(self.engine, base=base + ordinal * size, size=size, total=total)
+    def _make_device(self, ordinal: int, span: range, size: int, total: int) -> Device:
+        base = span.start + ordinal * size
+        arena = arenas.Arena(self.engine, base=base, size=size, total=total, span=span)
         arena.set_printf(ctypes.cast(self._printf, ctypes.c_void_p).value or 0)
         uuid = device_uuid(ordinal)
         attributes = device_attributes(ordinal)
-        info = DeviceInfo(ordinal, NAME, uuid_text(uuid), total, arena.base, arena.size, attributes)
+        peers = device_peers(ordinal, len(span) // size)
+        info = DeviceInfo(
+            ordinal, NAME, uuid_text(uuid), total, base, size, attributes, peers=peers
+        )
         device = Device(info, uuid, arena)
         device.primary = Context(self._contexts.new(), device, alive=False)
         self._contexts.put(device.primary.handle, device.primary)

@@ -145,7 +145,8 @@ class Mapping:
     address: int
     size: int
     physical: Physical
-    accessible: bool = False
+    #: Devices that may use it.
+    users: set[Device] = field(default_factory=set)
 
     @property
     def end(self) -> int:
@@ -154,7 +155,7 @@ class Mapping:
 
 
 class Reservation:
-    """A range of a device's addresses that memory may be mapped into."""
+    """A range of addresses, among a device's own, that any memory may be mapped into."""
 
     def __init__(self, device: Device, address: int, size: int) -> None:
         self.device, self.address, self.size = device, address, size
@@ -182,9 +183,9 @@ class Reservation:
         return found if found and end == address + size else None
 
     def accessible(self, address: int, size: int) -> bool:
-        """Return whether the device may use every byte of a range."""
+        """Return whether some device may use every byte of a range."""
         for mapping in self.mappings(address, size):
-            if mapping.address > address or not mapping.accessible:
+            if mapping.address > address or not mapping.users:
                 return False
             size -= mapping.end - address
             address = mapping.end
@@ -196,14 +197,18 @@ class Reservation:
         self._starts.insert(bisect_left(self._starts, address), address)
         self._mappings[address] = Mapping(address, size, physical)
 
-    def allow(self, mapping: Mapping, accessible: bool) -> None:
-        """Let the device's kernels use a mapping, or not."""
-        self.device.arena.show(mapping.address, mapping.size, accessible)
-        mapping.accessible = accessible
+    def allow(self, mapping: Mapping, device: Device, accessible: bool) -> None:
+        """Let a device's kernels use a mapping, or not."""
+        device.arena.show(mapping.address, mapping.size, accessible)
+        if accessible:
+            mapping.users.add(device)
+        else:
+            mapping.users.discard(device)
 
     def unmap(self, mapping: Mapping) -> None:
         """Take a mapping away, at once: a kernel that still uses it is in error."""
-        self.allow(mapping, False)
+        for device in list(mapping.users):
+            self.allow(mapping, device, False)
         # Not less than plain memory: a kernel may be past the look into the page map.
         self.device.arena.restore_pages(mapping.address, mapping.size)
         del self._mappings[mapping.address]

@@ -20,7 +20,6 @@ from outlast.server.drivers.emulated.arena import PAGE
 from outlast.server.drivers.emulated.memory_calls import MemoryCalls
 from outlast.server.drivers.emulated.objects import Device
 from outlast.server.drivers.emulated.results import (
-    INVALID_DEVICE,
     INVALID_VALUE,
     NOT_SUPPORTED,
     OPERATING_SYSTEM,
@@ -152,8 +151,6 @@ class VmmCalls(MemoryCalls):
                 raise Refusal(INVALID_VALUE)
             if found.mappings(address, count):
                 raise Refusal(INVALID_VALUE)
-            if physical.device is not found.device:
-                raise Refusal(NOT_SUPPORTED)
             try:
                 found.map(address, count, physical)
             except OSError as error:
@@ -178,12 +175,13 @@ class VmmCalls(MemoryCalls):
         with self.engine.lock:
             found, mappings = self._mapped(ptr, size)
             for access in wanted:
-                if self._located(access.location) is not found.device:
-                    raise Refusal(INVALID_DEVICE)
+                self._located(access.location)
                 if number(access.flags) not in (0, _READ_WRITE):
                     raise Refusal(NOT_SUPPORTED)
-            for mapping in mappings:
-                found.allow(mapping, number(wanted[-1].flags) == _READ_WRITE)
+            for access in wanted:
+                device, usable = self._located(access.location), number(access.flags) == _READ_WRITE
+                for mapping in mappings:
+                    found.allow(mapping, device, usable)
 
     # -- looking up ----------------------------------------------------------
 

@@ -245,15 +245,35 @@ def test_addresses_of_another_device_do_not_take_this_ones_memory(make_host: Any
     program = Program(make_host(devices=2))
     second = program.cuda.devices()[1].arena_base + (1 << 30)
     assert program.reserve(4 * MIB, second) == second
-    assert program.cuda.cuMemMap(second, GRANULARITY, 0, program.create(), 0) == (NOT_SUPPORTED,)
     program.properties.location = program.location(1)
+    free = program.free()
     program.map(second, program.create(), flags=0)
-    refused = program.cuda.cuMemSetAccess(second, GRANULARITY, program.access(), 1)
-    assert refused == (INVALID_DEVICE,)
+    assert program.free() == free
     granted = program.cuda.cuMemSetAccess(second, GRANULARITY, program.access(device=1), 1)
     assert granted == (0,)
     assert program.cuda.cuMemsetD32(second, 4, 1)[0] == 0
     assert program.words(second) == [4]
+
+
+def test_each_device_uses_the_memory_that_it_was_given(make_host: Any) -> None:
+    host = make_host(devices=2)
+    program = Program(host)
+    store = host.assemble("mov.u32 %r0, 5; st.global.u32 [%o], %r0;")
+    address = program.reserve(4 * GRANULARITY)
+    program.properties.location = program.location(1)
+    program.map(address, program.create(), flags=0)
+    for device in (1, 0):
+        granted = program.cuda.cuMemSetAccess(
+            address, GRANULARITY, program.access(device=device), 1
+        )
+        assert granted == (0,)
+    host.run(store, 1, 1, address)
+    assert program.words(address) == [5]
+    taken = program.cuda.cuMemSetAccess(address, GRANULARITY, program.access(0), 1)
+    assert taken == (0,)
+    assert program.words(address) == [5]  # the other device may still use it
+    host.launch(store, 1, 1, address)
+    assert host.cuda.cuCtxSynchronize()[0] == ILLEGAL_ADDRESS
 
 
 # -- descriptors -------------------------------------------------------------

@@ -14,7 +14,8 @@ from outlast.server.executor import Executor
 from outlast.session import wire
 from outlast.session.host import HostSession
 from outlast.session.ids import primary_context
-from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import HANDLE_FIRST, HANDLE_STEP, ReplyKind
 from outlast.session.wire import Reply
 
 STREAM = HANDLE_FIRST

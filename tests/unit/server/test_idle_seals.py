@@ -18,7 +18,7 @@ from outlast.server.drivers.emulated import EmulatedDriver
 from outlast.server.idle_seals import IdleSeals
 from outlast.session import wire
 from outlast.session.host import State
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 ASK = wire.pack_record(Op.MEM_INFO, 1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from outlast.server.replay import Replay
 from outlast.session.handles import HandleKind, HandleTable
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 STREAM, EVENT = 0x700, 0x800
 STREAM_TICKET, EVENT_TICKET, EVERYTHING = 3, 5, 9

@@ -12,7 +12,7 @@ from outlast.server.executor import NOT_READY, REPLAY_PATIENCE, Executor
 from outlast.session import wire
 from outlast.session.handles import HandleKind
 from outlast.session.host import HostSession, State
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 STREAM, EVENT = 0x100, 0x200
 

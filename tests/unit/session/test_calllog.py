@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outlast.errors import LogFull
 from outlast.session.calllog import Batch, CallLog, Outcome, Payload
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import CallStream, pack_record
 
 CALL = pack_record(Op.EVENT_DESTROY, 1)

@@ -26,8 +26,9 @@ from outlast.errors import ProtocolError
 from outlast.session import client as client_module
 from outlast.session import wire
 from outlast.session.client import BATCH_BYTES, BATCH_CALLS
+from outlast.session.operations import Op
 from outlast.session.pending import gaps
-from outlast.session.schema import Op, ReplyKind
+from outlast.session.schema import ReplyKind
 from outlast.session.wire import Reply
 
 # -- calls ---------------------------------------------------------------------------------

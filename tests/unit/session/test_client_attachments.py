@@ -24,8 +24,9 @@ from helpers.client_session import (
 from outlast.errors import LinkClosed, ProtocolError, SessionLost
 from outlast.session import wire
 from outlast.session.calllog import CallLog
+from outlast.session.operations import Op
 from outlast.session.phase import Phase
-from outlast.session.schema import HANDLE_FIRST, Intent, Op, ReplyKind
+from outlast.session.schema import HANDLE_FIRST, Intent, ReplyKind
 from outlast.session.wire import Reply
 
 # -- attachments ---------------------------------------------------------------------------

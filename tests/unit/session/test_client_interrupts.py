@@ -12,7 +12,7 @@ from helpers.client_session import attached_session, outcome, receive
 
 from outlast.session import calllog, client, wire
 from outlast.session.client import ClientSession
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 FILES = {client.__file__, calllog.__file__}
 BINDS = [wire.pack_record(Op.BIND, 1, context) for context in (0x600, 0x700)]

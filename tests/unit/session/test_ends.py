@@ -15,7 +15,8 @@ from helpers.client_session import (
 
 from outlast.session import wire
 from outlast.session.client import ClientSession
-from outlast.session.schema import Op, ReplyKind
+from outlast.session.operations import Op
+from outlast.session.schema import ReplyKind
 from outlast.session.wire import Reply
 
 CONTEXT = 0x600

@@ -21,8 +21,9 @@ from helpers.client_session import (
 
 from outlast.session import wire
 from outlast.session.client import ClientSession
+from outlast.session.operations import Op
 from outlast.session.recovery import FaultRecovery
-from outlast.session.schema import Kind, Op, ReplyKind, Wish
+from outlast.session.schema import Kind, ReplyKind, Wish
 from outlast.session.wire import Message, Reply
 
 ILLEGAL_ADDRESS = 700

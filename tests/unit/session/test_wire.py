@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 
 from outlast.errors import ProtocolError
 from outlast.session import layout, wire
-from outlast.session.schema import (
-    INLINE_LIMIT,
-    MESSAGES,
-    OPS,
-    PROTOCOL_VERSION,
-    Field,
-    Kind,
-    Op,
-    OpClass,
-    ReplyKind,
-)
+from outlast.session.operations import OPS, Field, Op, OpClass
+from outlast.session.schema import INLINE_LIMIT, MESSAGES, PROTOCOL_VERSION, Kind, ReplyKind
 from outlast.session.wire import Reply
 
 U64 = st.integers(0, 2**64 - 1)

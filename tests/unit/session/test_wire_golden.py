@@ -9,7 +9,8 @@ import pytest
 from helpers import wire_examples
 
 from outlast.session import wire
-from outlast.session.schema import MESSAGES, OPS, Kind, Op
+from outlast.session.operations import OPS, Op
+from outlast.session.schema import MESSAGES, Kind
 
 GOLDEN: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parents[2] / "golden" / "wire_v1.json").read_text()

@@ -7,7 +7,8 @@ import threading
 import pytest
 from helpers.fake_link import image
 
-from outlast.session.schema import HANDLE_STEP, PRIMARY_CONTEXT_BASE, Op
+from outlast.session.operations import Op
+from outlast.session.schema import HANDLE_STEP, PRIMARY_CONTEXT_BASE
 from outlast.shim import driver
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.fake_link import FakeLink, image
 
 from outlast.errors import LinkClosed
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 from outlast.shim.linkage import COPY_UNIT
 from outlast.shim.process import process

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 PATTERN = bytes(range(64))

@@ -11,7 +11,7 @@ import pytest
 from helpers.fake_link import image
 
 from outlast.errors import LogFull
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.session.wire import pack_record
 from outlast.shim import driver
 from outlast.shim.api.launch import MAX_PLANS

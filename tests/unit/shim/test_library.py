@@ -8,7 +8,7 @@ import pytest
 from helpers.fake_link import image
 
 from outlast.cuda_types import CUfunction_attribute as Attribute
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 IMAGE = image(("a", [[0, 8]]), ("b", [[0, 8], [8, 4]]), variables={"table": 64})

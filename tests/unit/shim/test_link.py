@@ -17,7 +17,8 @@ from helpers.scripted_server import ScriptedServer
 from outlast.errors import LinkClosed, LinkTimeout, ProtocolError, ServerUnreachable, SessionBusy
 from outlast.session import ids, retry, wire
 from outlast.session.client import ClientSession
-from outlast.session.schema import Kind, Op
+from outlast.session.operations import Op
+from outlast.session.schema import Kind
 from outlast.shim.link import SessionLink
 from outlast.shim.settings import LinkSettings
 

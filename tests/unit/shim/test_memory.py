@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.fake_link import ARENA
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 

@@ -10,7 +10,7 @@ from helpers.fake_link import image
 from helpers.fatbins import InMemory, sample, wrapper
 
 from outlast.cuda_types import CUfunction_attribute
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 KERNEL = ("k", [[0, 8], [8, 4]])

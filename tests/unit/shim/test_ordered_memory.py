@@ -6,7 +6,7 @@ import pytest
 
 from outlast.cuda_types import CUmemPool_attribute as Name
 from outlast.cuda_types import CUpointer_attribute
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 POOL_OF = CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE

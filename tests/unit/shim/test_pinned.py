@@ -10,7 +10,7 @@ import pytest
 from helpers.fake_link import ARENA
 
 from outlast.cuda_types import CUresult
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 ALREADY, NOT_REGISTERED = 712, 713

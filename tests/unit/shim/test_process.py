@@ -10,7 +10,7 @@ import pytest
 from helpers.fake_link import FakeLink
 
 from outlast.errors import LinkClosed, LinkTimeout, ServerUnreachable, VersionMismatch
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 

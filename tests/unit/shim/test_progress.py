@@ -9,7 +9,7 @@ import pytest
 from helpers.fake_link import FakeLink
 
 from outlast.errors import LinkClosed
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 DONE, NOT_READY, ILLEGAL_ADDRESS = (0,), (600,), (700,)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 from outlast.shim import driver
 
 

@@ -18,7 +18,7 @@ from outlast.server.deposits import Deposit
 from outlast.server.drivers.cuda import CudaDriver
 from outlast.server.keeper.client import Keeper
 from outlast.session import wire
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 #: Far from the product's addresses and from those of other tests.
 DEVICE, RANGE = 0x1D00_0000_0000, 64 << 30
