@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from helpers.server_process import kill, wait_gone
+
 from outlast.errors import KeeperError
 from outlast.server.keeper.client import Keeper
 
@@ -124,6 +126,15 @@ def keeper_pids(state: Path) -> list[int]:
                 if "outlast.server.keeper" in command and str(state / "keeper.sock") in command:
                     found.append(int(entry.name))
     return found
+
+
+def end_keeper(state: Path) -> list[int]:
+    """SIGKILL the process that serves this folder, see it gone, and return its pid."""
+    pids = keeper_pids(state)
+    for pid in pids:
+        kill(pid)
+    wait_gone(pids)
+    return pids
 
 
 def keeper_pid(state: Path) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from helpers import ptx
+from helpers.keeper import end_keeper, keeper_pids
 from helpers.keeper import held as held_of
-from helpers.keeper import keeper_pids
 from helpers.program import Program, running, tape_of
 from helpers.server_process import ServerProcess, assert_eventually, kill
 
@@ -48,19 +48,13 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with ServerProcess(tmp_path / "state", OPTIONS, {"PYTHONPATH": path}) as started:
         yield started
-    end_keeper(started)
+    end_keeper(started.state)
 
 
 @pytest.fixture
 def program(server: ServerProcess, tmp_path: Path) -> Iterator[Program]:
     with running(server.endpoint, "train", tmp_path / "client") as started:
         yield started
-
-
-def end_keeper(server: ServerProcess) -> None:
-    for pid in keeper_pids(server.state):
-        kill(pid)
-    assert_eventually(lambda: not keeper_pids(server.state), "the keeper ends")
 
 
 def held(server: ServerProcess) -> dict[str, Any]:
@@ -196,13 +190,13 @@ def test_without_its_keeper_it_goes_on_from_the_checkpoint_and_another_keeper_is
     program.checkpoint(server.state)
     program.append(kernel, tape, [2])
     come_to_rest(server, program)
-    end_keeper(server)
+    end_keeper(server.state)
     kill_worker(server)
     program.append(kernel, tape, [3])
     assert program.number(tape) == tape_of([1, 2, 3])
     assert restored(server) == ["store"]
     come_to_rest(server, program)
-    end_keeper(server)
+    end_keeper(server.state)
     come_to_rest(server, program)  # nothing has been done; the seal is gone, so there is another
     kill_worker(server)
     assert program.number(tape) == tape_of([1, 2, 3])
@@ -301,4 +295,4 @@ def test_memory_freed_behind_a_seal_is_free(tmp_path: Path) -> None:
         assert program.read(other, 100) + program.read(small, 100) == b"o" * 100 + b"s" * 100
         assert program.read(other + 100, 30 << 20) == bytes(30 << 20)
         assert (restored(server), replayed(program)) == (["keeper"], 0)
-    end_keeper(server)
+    end_keeper(server.state)

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.keeper import HolderProcess, keeper_pids
-from helpers.server_process import assert_eventually, kill
+from helpers.keeper import HolderProcess, end_keeper
 
 from outlast.errors import KeeperError
 from outlast.server.deposits import Deposit
@@ -31,12 +30,6 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
     yield found
     found.close()
     end_keeper(tmp_path)
-
-
-def end_keeper(state: Path) -> None:
-    for pid in keeper_pids(state):
-        kill(pid)
-    assert_eventually(lambda: not keeper_pids(state), "the keeper ends")
 
 
 @pytest.fixture
@@ -110,7 +103,7 @@ def test_a_new_keeper_is_told_everything_anew(
     leave(deposit, CHUNK)
     assert not deposit.lost
     end_keeper(tmp_path)
-    assert_eventually(lambda: deposit.lost, "its end is noticed")
+    assert deposit.lost
     with pytest.raises(KeeperError, match="no keeper runs"):
         deposit.claim()
     assert (deposit.at_rest, executor.rest.at_end) == (False, None)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.keeper import keeper_pids
+from helpers.keeper import end_keeper, keeper_pids
 from helpers.life import BIND, IDENTITY, Life
 from helpers.server_process import assert_eventually, kill
 
@@ -177,9 +177,7 @@ def test_what_another_client_is_owed_is_not_sealed(make: Callable[..., Worker]) 
 def test_a_keeper_that_ended_is_missed(make: Callable[..., Worker], tmp_path: Path) -> None:
     worker = make()
     worker.come_to_rest()
-    (pid,) = keeper_pids(tmp_path)
-    kill(pid)
-    assert_eventually(lambda: pid not in keeper_pids(tmp_path), "it ends")
+    (pid,) = end_keeper(tmp_path)
     worker.seals._look_at = worker.seals._not_before = 0.0
     worker.seals.step()
     assert not worker.sealed
