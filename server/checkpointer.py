@@ -262,7 +262,7 @@ class Checkpointer:
             result, real = 0, restore_context(ex, made, retains)
         elif kind.is_name:
             result, real = 0, made.id
-            if kind is HandleKind.LIBRARY:
+            if made.id in images:
                 ex.images[recipe["image"]] = reader.read(images[made.id])
         else:
             result, real = self._make_again(reader, made, images)

@@ -20,11 +20,13 @@ class HandleKind(enum.StrEnum):
     LIBRARY = "library"
     #: A name in a library; the functions of modules are what the device knows.
     KERNEL = "kernel"
+    #: An image that was linked and that the client has not read to its end.
+    LINK = "link"
 
     @property
     def is_name(self) -> bool:
         """Whether the session alone knows it: the device has no object for it."""
-        return self in (HandleKind.LIBRARY, HandleKind.KERNEL)
+        return self in (HandleKind.LIBRARY, HandleKind.KERNEL, HandleKind.LINK)
 
 
 @dataclass(slots=True)

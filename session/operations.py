@@ -75,6 +75,9 @@ class Op(enum.IntEnum):
     LIBRARY_MODULE = 38
     LIBRARY_UNLOAD = 39
     KERNEL_GET = 40
+    LINK = 41
+    LINK_READ = 42
+    LINK_DESTROY = 43
 
     MEM_ALLOC = 48
     MEM_FREE = 49
@@ -100,6 +103,9 @@ class Op(enum.IntEnum):
     EVENT_ELAPSED = 85
 
     LAUNCH = 96
+    LAUNCH_COOPERATIVE = 97
+    OCCUPANCY = 98
+    OCCUPANCY_SHARED = 99
 
 
 _C, _O, _A, _Q = OpClass.CONTROL, OpClass.ONE_WAY, OpClass.ANSWERED, OpClass.QUERY
@@ -213,6 +219,22 @@ OPS: dict[Op, OpSpec] = dict(
             "Name a kernel of a library; the client knows that it exists.",
         ),
         _op(
+            Op.LINK,
+            _A,
+            "handle:u64 data:bytes",
+            "Link inputs to an image: each is a u32 `CUjitInputType`, the lengths (u32) of its "
+            "name and (u64) of its bytes, and these. The outcome's value tells images apart.",
+            "size:u64",
+        ),
+        _op(
+            Op.LINK_READ,
+            _Q,
+            "qid:u64 handle:u64 image:u64 offset:u64 size:u32",
+            "Bytes (at most 1 MiB) of the image that LINK has made, with its value.",
+            "data:bytes",
+        ),
+        _op(Op.LINK_DESTROY, _O, "handle:u64", "Forget the image that LINK has made."),
+        _op(
             Op.MEM_ALLOC,
             _A,
             "size:u64",
@@ -300,6 +322,27 @@ OPS: dict[Op, OpSpec] = dict(
             "function:u64 stream:u64 grid_x:u32 grid_y:u32 grid_z:u32 block_x:u32 block_y:u32 "
             "block_z:u32 shared:u32 data:bytes",
             "Launch a kernel; `data` is the packed parameter buffer of the kernel's layout.",
+        ),
+        _op(
+            Op.LAUNCH_COOPERATIVE,
+            _O,
+            "function:u64 stream:u64 grid_x:u32 grid_y:u32 grid_z:u32 block_x:u32 block_y:u32 "
+            "block_z:u32 shared:u32 data:bytes",
+            "Launch a kernel whose blocks may wait for each other: all of them run at once.",
+        ),
+        _op(
+            Op.OCCUPANCY,
+            _Q,
+            "qid:u64 function:u64 block_size:u32 flags:u32 shared:u64",
+            "How many blocks of a kernel run on a multiprocessor at once.",
+            "blocks:u32",
+        ),
+        _op(
+            Op.OCCUPANCY_SHARED,
+            _Q,
+            "qid:u64 function:u64 block_size:u32 blocks:u32",
+            "Bytes of dynamic shared memory that each of so many blocks may have.",
+            "size:u64",
         ),
     )
 )

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from outlast.session.handles import HandleKind
+from outlast.session.operations import Op
 from outlast.shim.allocations import Allocation
 from outlast.shim.module_info import parse_module_info
 from outlast.shim.objects import (
@@ -38,6 +39,8 @@ def adopt(client: Client, inventory: dict[str, Any]) -> None:
             client.libraries.add(Library(row["id"], _info(row)[0]))
         elif kind is HandleKind.KERNEL:
             _kernel(client, row)
+        elif kind is HandleKind.LINK:
+            client.link.send(Op.LINK_DESTROY, row["id"])  # nobody reads it to its end now
         else:
             context = client.contexts[row["parents"][0]]
             recipe = row["recipe"]

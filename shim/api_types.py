@@ -59,6 +59,7 @@ from outlast.shim.handles import (
     CUstream,
     CUuuid,
 )
+from outlast.shim.launch_config import CUlaunchAttribute, CUlaunchConfig
 from outlast.shim.pool_properties import CUmemLocation, CUmemPoolProps
 
 __all__ = [
@@ -91,7 +92,9 @@ __all__ = [
     "CUjit_option",
     "CUjit_target",
     "CUkernel",
+    "CUlaunchAttribute",
     "CUlaunchAttributeID",
+    "CUlaunchConfig",
     "CUlibrary",
     "CUlibraryOption",
     "CUlimit",

@@ -27,6 +27,7 @@ from outlast.shim.objects import (
     Function,
     Kernel,
     Library,
+    LinkState,
     Module,
     Stream,
 )
@@ -56,6 +57,7 @@ class Client:
         self.functions: HandleTable[Function] = HandleTable()
         self.libraries: HandleTable[Library] = HandleTable()
         self.kernels: HandleTable[Kernel] = HandleTable()
+        self.links: HandleTable[LinkState] = HandleTable()
         self.streams: HandleTable[Stream] = HandleTable()
         self.events: HandleTable[Event] = HandleTable()
         self.allocations = AllocationTable()
@@ -168,7 +170,7 @@ class Client:
 
     def drop_objects(self, context: Context) -> None:
         """Forget everything that a context owns."""
-        for table in (self.modules, self.functions, self.streams, self.events):
+        for table in (self.modules, self.functions, self.links, self.streams, self.events):
             table.drop_context(context)
         for library in self.libraries:
             library.modules.pop(context, None)

@@ -23,10 +23,13 @@ from outlast.shim.api import (
     function,
     host,
     launch,
+    launch_ex,
     library,
+    link,
     memory,
     memset,
     module,
+    occupancy,
     ordered_memory,
     peer,
     pointer,
@@ -42,10 +45,13 @@ from outlast.shim.api.event import *  # noqa: F403
 from outlast.shim.api.function import *  # noqa: F403
 from outlast.shim.api.host import *  # noqa: F403
 from outlast.shim.api.launch import *  # noqa: F403
+from outlast.shim.api.launch_ex import *  # noqa: F403
 from outlast.shim.api.library import *  # noqa: F403
+from outlast.shim.api.link import *  # noqa: F403
 from outlast.shim.api.memory import *  # noqa: F403
 from outlast.shim.api.memset import *  # noqa: F403
 from outlast.shim.api.module import *  # noqa: F403
+from outlast.shim.api.occupancy import *  # noqa: F403
 from outlast.shim.api.ordered_memory import *  # noqa: F403
 from outlast.shim.api.peer import *  # noqa: F403
 from outlast.shim.api.pointer import *  # noqa: F403
@@ -66,10 +72,13 @@ __all__ += event.__all__
 __all__ += function.__all__
 __all__ += host.__all__
 __all__ += launch.__all__
+__all__ += launch_ex.__all__
 __all__ += library.__all__
+__all__ += link.__all__
 __all__ += memory.__all__
 __all__ += memset.__all__
 __all__ += module.__all__
+__all__ += occupancy.__all__
 __all__ += ordered_memory.__all__
 __all__ += peer.__all__
 __all__ += pointer.__all__

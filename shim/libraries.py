@@ -56,6 +56,7 @@ def set_attribute(me: Client, function: Function, attribute: int, value: int) ->
     check(reply.result)
     with me.lock:
         function.attributes[attribute] = value
+        function.occupancy.clear()
         # Launches with more shared memory than is allowed now must be checked again.
         function.context.plans.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import uuid
 from collections import deque
@@ -11,6 +12,7 @@ from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute
 from outlast.session.ids import primary_context
+from outlast.session.link_inputs import LinkInput
 from outlast.shim.linkage import Landing
 
 #: Packs the values of one launch: record bytes up to the parameters, packer of the rest; and
@@ -164,6 +166,8 @@ class Function:
     info: KernelInfo
     #: ``CUfunction_attribute`` value -> number; changes with cuFuncSetAttribute.
     attributes: dict[int, int]
+    #: Answers so far, by block size, shared memory and flags.
+    occupancy: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     @property
     def parameter_bytes(self) -> int:
@@ -198,6 +202,16 @@ class Kernel:
     settings: dict[Device, dict[int, int]] = field(default_factory=dict)
     #: It belongs to none.
     context: None = None
+
+
+@dataclass(eq=False, slots=True)
+class LinkState:
+    """A link: what was added, and then the image with a zero behind it."""
+
+    handle: int
+    context: Context
+    inputs: list[LinkInput] = field(default_factory=list)
+    image: ctypes.Array[ctypes.c_char] | None = None
 
 
 def _uuid_bytes(text: str) -> bytes:

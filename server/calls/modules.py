@@ -115,8 +115,7 @@ def keep_image(ex: Executor, image: bytes) -> str:
 
 def forget_image(ex: Executor, digest: str) -> None:
     """Forget an image that nothing was made from any more."""
-    kinds = HandleKind.MODULE, HandleKind.LIBRARY
-    if not any(h.recipe["image"] == digest for h in ex.handles.ordered() if h.kind in kinds):
+    if not any(handle.recipe.get("image") == digest for handle in ex.handles.ordered()):
         ex.images.pop(digest, None)
 
 

@@ -20,7 +20,7 @@ Query = Callable[["Executor", Args], tuple[int, bytes] | None]
 #: Their first field is the handle they make; when they fail, it is dead from the start.
 ONE_WAY_CREATES = frozenset({Op.FUNCTION_GET, Op.KERNEL_GET, Op.STREAM_CREATE, Op.EVENT_CREATE})
 #: Pieces of their image came before them.
-STAGED = frozenset({Op.MODULE_LOAD, Op.LIBRARY_LOAD})
+STAGED = frozenset({Op.MODULE_LOAD, Op.LIBRARY_LOAD, Op.LINK})
 
 ONE_WAY: dict[Op, OneWay] = {}
 ANSWERED: dict[Op, Answered] = {}

@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from outlast.session.link_inputs import LinkInput
+
+NOT_SUPPORTED = 801
 #: Grid, block and dynamic shared memory of a launch.
 Shape = tuple[int, int, int, int, int, int, int]
 
@@ -229,6 +232,20 @@ class Driver(ABC):
     ) -> int:
         """Launch a kernel with its packed parameter buffer. Returns a ``CUresult`` value."""
 
+    def launch_cooperative(
+        self, function: int, stream: int, shape: Shape, parameters: bytes | memoryview
+    ) -> int:
+        """Launch a kernel whose blocks all run at once. Returns a ``CUresult`` value."""
+        return NOT_SUPPORTED
+
+    @abstractmethod
+    def occupancy(self, function: int, block_size: int, shared: int, flags: int) -> tuple[int, int]:
+        """Return a ``CUresult`` value and how many blocks run on a multiprocessor at once."""
+
+    @abstractmethod
+    def available_shared(self, function: int, blocks: int, block_size: int) -> tuple[int, int]:
+        """Return a ``CUresult`` value and the bytes that each of so many blocks may have."""
+
     def prepare_launch(
         self, function: int, stream: int, shape: Shape, length: int
     ) -> Callable[[bytes], int]:
@@ -242,6 +259,10 @@ class Driver(ABC):
     @abstractmethod
     def module_info(self, module: int) -> ModuleInfo:
         """Return what a module loaded by `cuModuleLoadData` offers."""
+
+    @abstractmethod
+    def link(self, inputs: Sequence[LinkInput]) -> tuple[int, bytes]:
+        """Return a ``CUresult`` value and the image that several inputs make together."""
 
     @abstractmethod
     def describe_image(self, image: bytes) -> tuple[int, ModuleInfo | None]:

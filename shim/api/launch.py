@@ -138,7 +138,7 @@ def _launch(
     """Launch what has no plan yet, values that need conversion, and parameters in C's forms."""
     me = client()
     context = me.enter()
-    values, types = _form(me, kernelParams, extra)
+    values, types = parameters_of(me, kernelParams, extra)
     key = (f, *grid, *block, shared, hStream, types)
     plan = context.plans.get(key) if _is_key(key) else None
     head, pack, stream = plan or _check(me, context, key, any_function(me, f))
@@ -154,7 +154,7 @@ def _launch(
     return OK
 
 
-def _form(me: Client, kernelParams: Any, extra: Any) -> tuple[Any, Any]:
+def parameters_of(me: Client, kernelParams: Any, extra: Any) -> tuple[Any, Any]:
     """Return values and types; C's forms are one value, an address, of a type of their own."""
     if isinstance(kernelParams, tuple | list):
         require(not extra)
@@ -179,9 +179,9 @@ def _check(me: Client, context: Context, key: Key, function: Function) -> Plan:
         function = me.functions.get(function.handle)
         stream = me.stream(hStream, context)
         require(function.context is stream.context, CUresult.CUDA_ERROR_INVALID_HANDLE)
-        _check_configuration(function, grid, block, shared)
-        head = _head(function, stream, grid, block, shared)
-        plan = head, _packer(function, types), stream
+        check_configuration(function, grid, block, shared)
+        head = record_head(function, stream, grid, block, shared)
+        plan = head, packer(function, types), stream
         # Whatever may invalidate the plan empties the plans of the function's context.
         if function.context is context and not me.launch_blocking and _is_key(key):
             if len(context.plans) >= MAX_PLANS:
@@ -198,7 +198,8 @@ def _is_key(key: Key) -> bool:
     return by_value and hStream != PER_THREAD_STREAM
 
 
-def _packer(function: Function, types: Any) -> Callable[..., bytes]:
+def packer(function: Function, types: Any) -> Callable[..., bytes]:
+    """Return what makes a function's parameter buffer of values."""
     if types is _POINTERS:
         return compile_gatherer(function.info.parameters)
     if types is _EXTRA:
@@ -206,7 +207,8 @@ def _packer(function: Function, types: Any) -> Callable[..., bytes]:
     return compile_packer(function.info.parameters, types)
 
 
-def _check_configuration(function: Function, grid: Size, block: Size, shared: int) -> None:
+def check_configuration(function: Function, grid: Size, block: Size, shared: int) -> None:
+    """Refuse a launch that the device, or the kernel, is too small for."""
     device = function.context.device
     for sizes, limits in ((grid, _GRID_LIMITS), (block, _BLOCK_LIMITS)):
         for size, limit in zip(sizes, device.limits(*limits), strict=True):
@@ -231,15 +233,16 @@ def _shared_limit(function: Function) -> int:
     return device.limits(Attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)[0] - static
 
 
-def _head(
+def record_head(
     function: Function,
     stream: Stream,
     grid: Size,
     block: Size,
     shared: int,
+    op: Op = Op.LAUNCH,
 ) -> bytes:
-    """Return a launch record up to its parameters."""
+    """Return a launch record up to its parameters; all kinds of launch have the same fields."""
     length = _FIELDS.size + function.parameter_bytes
-    return RECORD.pack(Op.LAUNCH, 0, length) + _FIELDS.pack(
+    return RECORD.pack(op, 0, length) + _FIELDS.pack(
         function.handle, stream.handle, *grid, *block, shared
     )

@@ -5,10 +5,12 @@ It does everything in the order of issue, so what overtakes what on a GPU does n
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-from outlast.cuda_types import CUdevice_P2PAttribute, CUfunction_attribute
+from outlast.cuda_types import CUdevice_P2PAttribute, CUfunction_attribute, CUjitInputType
 from outlast.server.drivers.emulated import EmulatedDriver
+from outlast.session.link_inputs import LinkInput
 
 INVALID_VALUE = 1
 
@@ -20,6 +22,12 @@ class EmulatedBindings(EmulatedDriver):
     CUevent = int
     CUdevice_P2PAttribute = CUdevice_P2PAttribute
     CUfunction_attribute = CUfunction_attribute
+    CUjitInputType = CUjitInputType
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        #: Inputs and image of each link.
+        self.links: dict[int, tuple[list[LinkInput], Any]] = {}
 
     def cuFuncLoad(self, function: int) -> tuple[int]:
         """Load a kernel: it is loaded."""
@@ -57,3 +65,34 @@ class EmulatedBindings(EmulatedDriver):
     def cuMemHostUnregister(self, address: int) -> tuple[int]:
         """Take that back."""
         return (0,)
+
+    def cuLinkCreate(self, count: int, options: Any, values: Any) -> tuple[int, int]:
+        """Begin a link."""
+        handle = 16 * (len(self.links) + 1)
+        self.links[handle] = [], None
+        return 0, handle
+
+    def cuLinkAddData(
+        self, state: int, kind: Any, data: bytes, size: int, name: bytes, *options: Any
+    ) -> tuple[int]:
+        """Add an input."""
+        assert size == len(data)
+        self.links[state][0].append(LinkInput(int(kind), name.decode(), data))
+        return (0,)
+
+    def cuLinkComplete(self, state: int) -> tuple[int, int, int]:
+        """Link."""
+        inputs, _ = self.links[state]
+        result, image = self.link(inputs)
+        held = ctypes.create_string_buffer(image)
+        self.links[state] = inputs, held
+        return result, ctypes.addressof(held), len(image)
+
+    def cuLinkDestroy(self, state: int) -> tuple[int]:
+        """End a link."""
+        del self.links[state]
+        return (0,)
+
+    def cuLaunchCooperativeKernel(self, *arguments: Any) -> Any:
+        """Launch a kernel whose blocks do not wait for each other."""
+        return self.cuLaunchKernel(*arguments)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute
+from outlast.session import link_inputs
 from outlast.session.ids import HandleAllocator
 from outlast.session.operations import OPS, Op, OpClass
 from outlast.session.wire import CallStream, pack_fields, pack_record
@@ -32,6 +33,9 @@ ATTRIBUTES = {
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: 49152,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: 0,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE: 32,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 4,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH: 1,
 }
 
 Call = tuple[Op, tuple[int, ...], bytes | None]
@@ -119,6 +123,7 @@ class FakeLink:
         self.busy = False
         self._functions: dict[int, str] = {}
         self._libraries: dict[int, bytes] = {}
+        self._linked: dict[int, bytes] = {}
         self._events: dict[int, int] = {}
         self._handles = HandleAllocator()
         self._freed: dict[int, list[int]] = {}
@@ -306,6 +311,32 @@ class FakeLink:
 
     def _on_library_module(self, handle: int, library: int, _: None) -> Reply:
         return self._on_module_load(handle, self._libraries[library])
+
+    def _on_link(self, handle: int, data: bytes) -> Reply:
+        inputs = link_inputs.unpack(data)
+        assert inputs is not None
+        self._linked[handle] = b"+".join(part.data for part in inputs)
+        return Reply(0, handle, pack_fields(Op.LINK, len(self._linked[handle])))
+
+    def _on_link_read(
+        self, qid: int, handle: int, image: int, offset: int, size: int, _: None
+    ) -> Reply:
+        assert image == handle
+        return Reply(0, data=self._linked[handle][offset : offset + size])
+
+    def _on_link_destroy(self, handle: int, _: None) -> None:
+        del self._linked[handle]
+
+    def _on_occupancy(
+        self, qid: int, function: int, block_size: int, flags: int, shared: int, _: None
+    ) -> Reply:
+        used = max(block_size * 2, shared // 32)
+        return Reply(0, data=pack_fields(Op.OCCUPANCY, 2048 // used))
+
+    def _on_occupancy_shared(
+        self, qid: int, function: int, block_size: int, blocks: int, _: None
+    ) -> Reply:
+        return Reply(0, data=pack_fields(Op.OCCUPANCY_SHARED, 65536 // blocks))
 
     def _on_function_get(self, handle: int, module: int, data: bytes) -> None:
         self._functions[handle] = data.decode()

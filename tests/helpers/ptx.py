@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_HEAD = """
+HEAD = """
 .version 7.0
 .target sm_80
 .address_size 64
@@ -11,7 +11,7 @@ _HEAD = """
 #: ``append(u64 *target, u32 digit)``: ``*target = *target * 10 + digit``, so that a lost, repeated
 #: or reordered launch shows. ``nothing()`` does nothing.
 TAPE = (
-    _HEAD
+    HEAD
     + """
 .visible .entry append(.param .u64 target, .param .u32 digit)
 {
@@ -35,7 +35,7 @@ TAPE = (
 
 #: ``slow(u32 *target, u32 value, u64 duration)`` stores the value after so many nanoseconds.
 SLOW = (
-    _HEAD
+    HEAD
     + """
 .visible .entry slow(.param .u64 target, .param .u32 value, .param .u64 duration)
 {
@@ -59,7 +59,7 @@ AGAIN:
 
 #: ``k(u32 *target)`` stores 7.
 SHORT_LAYOUT = (
-    _HEAD
+    HEAD
     + """
 .visible .entry k(.param .u64 target)
 {
@@ -75,7 +75,7 @@ SHORT_LAYOUT = (
 
 #: ``k(u32 *target, u64 number, f32 factor)`` stores ``number * factor``.
 LONG_LAYOUT = (
-    _HEAD
+    HEAD
     + """
 .visible .entry k(.param .u64 target, .param .u64 number, .param .f32 factor)
 {
@@ -97,7 +97,7 @@ LONG_LAYOUT = (
 #: ``total(Node *node, u64 *out)`` adds up ``{Node *next; u64 value}`` along a list; ``offset`` is
 #: a variable of the module, added to the sum.
 LIST = (
-    _HEAD
+    HEAD
     + """
 .visible .global .align 8 .u64 offset = 5;
 .visible .entry total(.param .u64 node, .param .u64 out)
@@ -123,11 +123,11 @@ DONE:
 )
 
 #: ``trap()`` poisons its context.
-TRAP = _HEAD + ".visible .entry trap_now()\n{\n    trap;\n    ret;\n}\n"
+TRAP = HEAD + ".visible .entry trap_now()\n{\n    trap;\n    ret;\n}\n"
 
 #: ``stray_now()`` stores where no memory is.
 STRAY = (
-    _HEAD
+    HEAD
     + """
 .visible .entry stray_now()
 {

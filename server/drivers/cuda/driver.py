@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from outlast.errors import CheckpointError
 from outlast.server.drivers.base import DeviceInfo, Driver, OwnedRegion, Piece, Region, SharedMemory
-from outlast.server.drivers.cuda.modules import ModuleCalls
+from outlast.server.drivers.cuda.queries import QueryCalls
 from outlast.server.drivers.cuda.state import result_name
 from outlast.server.drivers.cuda.transfer import Transfer
 from outlast.server.drivers.cuda.watchers import announce
@@ -22,7 +22,7 @@ SPIN = 200e-6  # seconds
 _CLOSE = 2.0  # seconds
 
 
-class CudaDriver(ModuleCalls, Driver):
+class CudaDriver(QueryCalls, Driver):
     """The GPUs of this host through `cuda.bindings.driver`.
 
     One process makes one, in its main thread, which alone calls it. Parameters are those

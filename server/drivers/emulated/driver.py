@@ -19,6 +19,8 @@ from outlast.server.drivers.base import (
 )
 from outlast.server.drivers.emulated.devices import DeviceCalls
 from outlast.server.drivers.emulated.launch import LaunchCalls
+from outlast.server.drivers.emulated.link_calls import LinkCalls
+from outlast.server.drivers.emulated.occupancy import OccupancyCalls
 from outlast.server.drivers.emulated.results import (
     INVALID_DEVICE,
     INVALID_VALUE,
@@ -29,7 +31,16 @@ from outlast.server.drivers.emulated.streams import EventCalls, StreamCalls
 from outlast.server.drivers.emulated.vmm_calls import VmmCalls
 
 
-class EmulatedDriver(DeviceCalls, LaunchCalls, VmmCalls, StreamCalls, EventCalls, Driver):
+class EmulatedDriver(
+    DeviceCalls,
+    LaunchCalls,
+    OccupancyCalls,
+    LinkCalls,
+    VmmCalls,
+    StreamCalls,
+    EventCalls,
+    Driver,
+):
     """A CUDA device that runs PTX on the CPU, deterministically.
 
     Parameters
