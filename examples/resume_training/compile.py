@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class CompileError(RuntimeError):
     """NVRTC refused the source; the text is its log."""
 
 
-def compile_ptx(nvrtc: Any, source: str) -> str:
+def compile_ptx(nvrtc: Any, source: str, more: Sequence[str] = ()) -> str:
     """Compile CUDA C to PTX.
 
     Parameters
@@ -35,6 +36,8 @@ def compile_ptx(nvrtc: Any, source: str) -> str:
         The module `cuda.bindings.nvrtc`.
     source
         CUDA C text.
+    more
+        Options of the compiler besides the architecture and the language.
 
     Raises
     ------
@@ -43,6 +46,7 @@ def compile_ptx(nvrtc: Any, source: str) -> str:
     """
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []))
     options = [f"--gpu-architecture={ARCHITECTURE}".encode(), b"--std=c++17"]
+    options += [option.encode() for option in more]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * int(_checked(nvrtc.nvrtcGetProgramLogSize(program)))

@@ -12,7 +12,7 @@ from outlast.server.drivers.emulated.lower.floating import (
 from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar, word
 from outlast.server.drivers.emulated.lower.rounding import ROUNDINGS
 from outlast.server.drivers.emulated.ptx.nodes import SCALARS, Instruction, Scalar
-from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
+from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 
 _FLOAT_WORDS = f"{ROUNDINGS} ftz sat"
 
@@ -269,3 +269,23 @@ def _extract(b: Builder, value: str, start: int, width: int, kind: Scalar) -> st
     """Return a part of a 32-bit word as a 32-bit number."""
     narrow = b.cast("trunc", "i32", b.op("lshr", "i32", value, start), f"i{width}")
     return b.cast("sext" if kind.signed else "zext", f"i{width}", narrow, "i32")
+
+
+@lowers("vabsdiff2", "vabsdiff4", operands=4, words="add")
+def absolute_differences(b: Builder, ins: Instruction) -> None:
+    """Lower ``vabsdiff``: distances of halves or bytes, side by side or added to a number."""
+    kinds = [SCALARS[part] for part in ins.opcode if part in SCALARS]
+    if [kind.bits for kind in kinds] != [32, 32, 32] or kinds[1] != kinds[2]:
+        raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
+    word32, count = SCALARS["b32"], int(ins.opcode[0][-1])
+    width, kind = 32 // count, kinds[1]
+    first, second = (b.value(ins.operands[i], word32) for i in (1, 2))
+    total = b.value(ins.operands[3], word32) if "add" in ins.opcode else "0"
+    for part in range(count):
+        x, y = (_extract(b, value, width * part, width, kind) for value in (first, second))
+        distance = b.intrinsic("i32", "llvm.abs.i32", f"i32 {b.op('sub', 'i32', x, y)}", "i1 false")
+        if "add" in ins.opcode:
+            total = b.op("add", "i32", total, distance)
+        else:
+            total = b.op("or", "i32", total, b.op("shl", "i32", distance, width * part))
+    b.assign(ins.operands[0], word32, total)

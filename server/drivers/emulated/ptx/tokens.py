@@ -47,6 +47,10 @@ def tokenize(text: str) -> list[Token]:
         kind = found.lastgroup or ""
         if kind == "space":
             line += text.count("\n", position, found.end())
+        elif kind == "name" and text[position] == ".":
+            # Directives may stand without a blank between them: ``.reg.b32``.
+            words = found.group()[1:].split(".")
+            tokens += [Token(f".{word}", kind, line) for word in words]
         else:
             tokens.append(Token(found.group(), kind, line))
         position = found.end()
