@@ -88,6 +88,10 @@ class Op(enum.IntEnum):
     COPY_DTOD = 54
     MEM_ALLOC_ASYNC = 55
     MEM_FREE_ASYNC = 56
+    MEMSET_2D = 57
+    COPY_HTOD_2D = 58
+    COPY_DTOH_2D = 59
+    COPY_DTOD_2D = 60
 
     STREAM_CREATE = 64
     STREAM_DESTROY = 65
@@ -283,6 +287,35 @@ OPS: dict[Op, OpSpec] = dict(
             _O,
             "address:u64 stream:u64",
             "Free an allocation in a stream's order, however it was allocated.",
+        ),
+        _op(
+            Op.MEMSET_2D,
+            _O,
+            "address:u64 stream:u64 pitch:u64 columns:u64 rows:u64 value:u32 width:u32 flags:u32",
+            "Fill `columns` elements of `width` (1, 2, 4) bytes in each of so many rows, which "
+            "begin `pitch` bytes apart. Flags as MEMSET's.",
+        ),
+        _op(
+            Op.COPY_HTOD_2D,
+            _O,
+            "address:u64 stream:u64 pitch:u64 width:u32 flags:u32 data:bytes",
+            "Copy host bytes (at most 1 MiB) to rows of `width` bytes on the device. Flags as "
+            "COPY_HTOD's.",
+        ),
+        _op(
+            Op.COPY_DTOH_2D,
+            _A,
+            "address:u64 stream:u64 pitch:u64 width:u32 rows:u32 flags:u32",
+            "Copy rows of the device (at most 1 MiB) to the host, one behind the other. Flags as "
+            "COPY_DTOH's.",
+            "data:bytes",
+        ),
+        _op(
+            Op.COPY_DTOD_2D,
+            _O,
+            "destination:u64 source:u64 stream:u64 destination_pitch:u64 source_pitch:u64 "
+            "width:u64 rows:u64 flags:u32",
+            "Copy rows between device addresses. Flags as COPY_DTOD's.",
         ),
         _op(Op.STREAM_CREATE, _O, "handle:u64 flags:u32 priority:i32", "Create a stream."),
         _op(Op.STREAM_DESTROY, _O, "handle:u64", "Destroy a stream; its work goes on."),

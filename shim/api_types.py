@@ -45,6 +45,7 @@ from outlast.cuda_types import (
     CUstreamCaptureMode,
     CUstreamCaptureStatus,
 )
+from outlast.shim.copy_shapes import CUDA_MEMCPY2D, CUDA_MEMCPY3D
 from outlast.shim.handles import (
     CUcontext,
     CUdevice,
@@ -63,6 +64,8 @@ from outlast.shim.launch_config import CUlaunchAttribute, CUlaunchConfig
 from outlast.shim.pool_properties import CUmemLocation, CUmemPoolProps
 
 __all__ = [
+    "CUDA_MEMCPY2D",
+    "CUDA_MEMCPY3D",
     "CU_MEMHOSTALLOC_DEVICEMAP",
     "CU_MEMHOSTALLOC_PORTABLE",
     "CU_MEMHOSTALLOC_WRITECOMBINED",

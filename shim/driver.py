@@ -17,6 +17,7 @@ from outlast.shim import api_types
 from outlast.shim.api import (
     context,
     copy,
+    copy_rows,
     device,
     error,
     event,
@@ -39,6 +40,7 @@ from outlast.shim.api import (
 )
 from outlast.shim.api.context import *  # noqa: F403
 from outlast.shim.api.copy import *  # noqa: F403
+from outlast.shim.api.copy_rows import *  # noqa: F403
 from outlast.shim.api.device import *  # noqa: F403
 from outlast.shim.api.error import *  # noqa: F403
 from outlast.shim.api.event import *  # noqa: F403
@@ -66,6 +68,7 @@ __all__ = ["close", "statistics", "use_link"]
 __all__ += api_types.__all__
 __all__ += context.__all__
 __all__ += copy.__all__
+__all__ += copy_rows.__all__
 __all__ += device.__all__
 __all__ += error.__all__
 __all__ += event.__all__

@@ -14,6 +14,7 @@ from outlast.server.calls import (
     memory,
     modules,
     ordered_memory,
+    rows,
     streams,
 )
 from outlast.server.calls.registry import ANSWERED, ONE_WAY, QUERIES
@@ -30,5 +31,6 @@ __all__ = [
     "memory",
     "modules",
     "ordered_memory",
+    "rows",
     "streams",
 ]

@@ -78,6 +78,31 @@ class Region:
     kind: str = "alloc"
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of bytes in memory."""
+
+    count: int
+    width: int  # bytes
+    #: Bytes from one row's begin to the next one's.
+    pitch: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in all of them."""
+        return self.count * self.width
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first row's begin to the last one's end."""
+        return (self.count - 1) * self.pitch + self.width if self.count else 0
+
+    @property
+    def valid(self) -> bool:
+        """Whether there are some, and none lies in another."""
+        return self.count > 0 and self.width > 0 and (self.width <= self.pitch or self.count == 1)
+
+
 class Piece(NamedTuple):
     """Device memory that can be shared as a whole."""
 
@@ -215,6 +240,24 @@ class Driver(ABC):
 
         Ordered before everything enqueued later on any stream.
         """
+
+    @abstractmethod
+    def fill_rows(
+        self, address: int, rows: Rows, columns: int, value: int, width: int, stream: int
+    ) -> int:
+        """Enqueue a fill of ``columns`` elements of each row. Returns a ``CUresult`` value."""
+
+    @abstractmethod
+    def write_rows(self, address: int, rows: Rows, data: bytes | memoryview, stream: int) -> int:
+        """Enqueue a copy of dense ``data`` (at most 1 MiB) to rows, as `enqueue_write` does."""
+
+    @abstractmethod
+    def read_rows(self, address: int, rows: Rows, stream: int) -> tuple[int, memoryview]:
+        """Enqueue a copy of rows (at most 1 MiB) into a dense buffer, as `enqueue_read` does."""
+
+    @abstractmethod
+    def copy_rows(self, target: int, to: Rows, source: int, rows: Rows, stream: int) -> int:
+        """Enqueue a copy between device addresses. Returns a ``CUresult`` value."""
 
     @abstractmethod
     def launch_packed(

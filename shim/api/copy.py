@@ -21,6 +21,8 @@ from outlast.shim.handles import as_int
 from outlast.shim.host_memory import extent, readable, writable
 
 __all__ = [
+    "cuMemcpy",
+    "cuMemcpyAsync",
     "cuMemcpyDtoD",
     "cuMemcpyDtoDAsync",
     "cuMemcpyDtoH",
@@ -74,6 +76,38 @@ def cuMemcpyDtoDAsync(
 ) -> tuple[CUresult]:
     """Copy between device addresses in a stream's order."""
     return _move(dstDevice, srcDevice, ByteCount, hStream, _ASYNC)
+
+
+@api()
+def cuMemcpy(dst: Any, src: Any, ByteCount: int) -> tuple[CUresult]:
+    """Copy between any two addresses."""
+    return _any_way(dst, src, ByteCount, 0, _SYNC)
+
+
+@api()
+def cuMemcpyAsync(dst: Any, src: Any, ByteCount: int, hStream: Any) -> tuple[CUresult]:
+    """Copy between any two addresses in a stream's order."""
+    return _any_way(dst, src, ByteCount, hStream, _ASYNC)
+
+
+def _any_way(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:
+    """Copy as the addresses say: what is in no device's arena is the program's memory."""
+    me = client()
+    context = me.enter()
+    to, at = as_int(target), as_int(source)
+    if me.in_arena(to) and me.in_arena(at):
+        return _move(to, at, size, hStream, flags)
+    if me.in_arena(to):
+        return _upload(to, at, size, hStream, flags)
+    if me.in_arena(at):
+        return _download(to, at, size, hStream, flags)
+    count = as_int(size)
+    require(count >= 0)
+    # In the stream's order, and done when this returns: nothing is told to end later.
+    me.synchronize(me.make_room(hStream, context))
+    if count:
+        writable(me, to, count)[:] = readable(me, at, count)
+    return OK
 
 
 def _upload(target: Any, source: Any, size: int, hStream: Any, flags: int) -> tuple[CUresult]:

@@ -15,6 +15,7 @@ from outlast.shim.handles import CUdeviceptr, as_int
 
 __all__ = [
     "cuMemAlloc",
+    "cuMemAllocPitch",
     "cuMemFree",
     "cuMemGetAddressRange",
     "cuMemGetInfo",
@@ -22,6 +23,8 @@ __all__ = [
 
 #: More than anything holds.
 MAX_SIZE = 1 << 63  # bytes
+#: Of rows, as on NVIDIA's devices.
+PITCH_ALIGNMENT = 512  # bytes
 
 
 @api(outputs=1)
@@ -40,6 +43,21 @@ def cuMemAlloc(bytesize: int) -> tuple[CUresult, CUdeviceptr]:
         require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
         me.allocations.add(Allocation(reply.value, size, context))
     return SUCCESS, CUdeviceptr(reply.value)
+
+
+@api(outputs=2)
+def cuMemAllocPitch(
+    WidthInBytes: int, Height: int, ElementSizeBytes: int
+) -> tuple[CUresult, CUdeviceptr, int]:
+    """Allocate rows that begin at aligned addresses; return the first one's and their pitch."""
+    client().enter()
+    width, height = as_int(WidthInBytes), as_int(Height)
+    require(0 < width < MAX_SIZE and 0 < height < MAX_SIZE)
+    require(as_int(ElementSizeBytes) in (4, 8, 16))
+    pitch = -(-width // PITCH_ALIGNMENT) * PITCH_ALIGNMENT
+    result, address = cuMemAlloc(pitch * height)
+    check(result)
+    return SUCCESS, address, pitch
 
 
 @api()

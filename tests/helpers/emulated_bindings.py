@@ -8,9 +8,16 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from outlast.cuda_types import CUdevice_P2PAttribute, CUfunction_attribute, CUjitInputType
+from outlast.cuda_types import (
+    CUdevice_P2PAttribute,
+    CUfunction_attribute,
+    CUjitInputType,
+    CUmemorytype,
+)
+from outlast.server.drivers.base import Rows
 from outlast.server.drivers.emulated import EmulatedDriver
 from outlast.session.link_inputs import LinkInput
+from outlast.shim.copy_shapes import CUDA_MEMCPY2D
 
 INVALID_VALUE = 1
 
@@ -22,7 +29,10 @@ class EmulatedBindings(EmulatedDriver):
     CUevent = int
     CUdevice_P2PAttribute = CUdevice_P2PAttribute
     CUfunction_attribute = CUfunction_attribute
+    CUdeviceptr = int
     CUjitInputType = CUjitInputType
+    CUmemorytype = CUmemorytype
+    CUDA_MEMCPY2D = CUDA_MEMCPY2D
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -96,3 +106,31 @@ class EmulatedBindings(EmulatedDriver):
     def cuLaunchCooperativeKernel(self, *arguments: Any) -> Any:
         """Launch a kernel whose blocks do not wait for each other."""
         return self.cuLaunchKernel(*arguments)
+
+    def cuMemcpy2DAsync(self, copy: CUDA_MEMCPY2D, stream: int) -> tuple[int]:
+        """Copy rows: one command for each."""
+        source = copy.srcHost or copy.srcDevice
+        target = copy.dstHost or copy.dstDevice
+        queue = self._stream(stream)
+        for row in range(copy.Height):
+            to, at = target + row * copy.dstPitch, source + row * copy.srcPitch
+            queue.issued(self.engine.copy(self.tag, to, at, copy.WidthInBytes))
+        return (0,)
+
+    def cuMemsetD2D8Async(self, *arguments: int) -> tuple[int]:
+        """Fill rows of bytes."""
+        return self._fill_each(1, *arguments)
+
+    def cuMemsetD2D16Async(self, *arguments: int) -> tuple[int]:
+        """Fill rows of 16-bit values."""
+        return self._fill_each(2, *arguments)
+
+    def cuMemsetD2D32Async(self, *arguments: int) -> tuple[int]:
+        """Fill rows of 32-bit values."""
+        return self._fill_each(4, *arguments)
+
+    def _fill_each(
+        self, size: int, address: int, pitch: int, value: int, columns: int, rows: int, stream: int
+    ) -> tuple[int]:
+        shape = Rows(rows, columns * size, pitch)
+        return (self.fill_rows(address, shape, columns, value, size, stream),)

@@ -294,6 +294,36 @@ class FakeLink:
     ) -> None:
         self.bytes_at(destination, size)[:] = bytes(self.bytes_at(source, size))
 
+    def _rows(self, address: int, pitch: int, width: int, count: int) -> list[memoryview]:
+        whole = self.bytes_at(address, (count - 1) * pitch + width)
+        return [whole[row * pitch : row * pitch + width] for row in range(count)]
+
+    def _on_memset_2d(
+        self, address: int, stream: int, pitch: int, columns: int, rows: int, value: int,
+        width: int, flags: int, _: None,
+    ) -> None:  # fmt: skip
+        for row in self._rows(address, pitch, columns * width, rows):
+            row[:] = value.to_bytes(width, "little") * columns
+
+    def _on_copy_htod_2d(
+        self, address: int, stream: int, pitch: int, width: int, flags: int, data: bytes
+    ) -> None:
+        for number, row in enumerate(self._rows(address, pitch, width, len(data) // width)):
+            row[:] = data[number * width : (number + 1) * width]
+
+    def _on_copy_dtoh_2d(
+        self, address: int, stream: int, pitch: int, width: int, rows: int, flags: int, _: None
+    ) -> Reply:
+        return Reply(0, data=b"".join(self._rows(address, pitch, width, rows)))
+
+    def _on_copy_dtod_2d(
+        self, destination: int, source: int, stream: int, to_pitch: int, pitch: int, width: int,
+        rows: int, flags: int, _: None,
+    ) -> None:  # fmt: skip
+        data = [bytes(row) for row in self._rows(source, pitch, width, rows)]
+        for row, held in zip(self._rows(destination, to_pitch, width, rows), data, strict=True):
+            row[:] = held
+
     def _on_module_load(self, handle: int, data: bytes) -> Reply:
         try:
             info = json.loads(data)

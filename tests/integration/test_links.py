@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers import ptx
-from helpers.fatbins import sample
+from helpers.fatbins import CHOSEN, sample
 from helpers.program import Program, ok, running
-from helpers.server_process import ServerProcess, assert_eventually
+from helpers.server_process import DEVICE, ServerProcess, assert_eventually
 
 from outlast.session.schema import MAX_FRAME
 from outlast.shim import driver as cuda
@@ -42,19 +42,20 @@ def test_long_inputs_are_linked_loaded_and_there_after_a_workers_death(
         program.append(append, target, [3])
         assert program.number(target) == 123
         program.launch(which, (("pointer", target),))
-        assert program.number(target, 4) == 80
+        assert program.number(target, 4) == CHOSEN
 
 
 def test_occupancy_and_launch_attributes_are_those_of_the_device(program: Program) -> None:
     module = program.load(ptx.TAPE)
     kernel, target = program.kernel(module, "append"), program.alloc(8)
     assert ok(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, 1024, 0)) == 2
-    assert ok(cuda.cuOccupancyAvailableDynamicSMemPerBlock(kernel, 2, 32)) == 81 << 10
+    assert ok(cuda.cuOccupancyAvailableDynamicSMemPerBlock(kernel, 2, 32)) >= 81 << 10
     grid, block = ok(cuda.cuOccupancyMaxPotentialBlockSize(kernel, None, 0, 0))
     assert grid * block >= 2048
     parameters = ((target, 7), (ctypes.c_void_p, ctypes.c_uint32))
     ok(cuda.cuLaunchKernelEx(cuda.CUlaunchConfig(), kernel, parameters, 0))
     cooperative = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
     config = cuda.CUlaunchConfig(attrs=[cuda.CUlaunchAttribute(cooperative, 1)], numAttrs=1)
-    assert cuda.cuLaunchKernelEx(config, kernel, parameters, 0)[0] == 801
-    assert program.number(target) == 7
+    able = DEVICE != "emulated"
+    assert cuda.cuLaunchKernelEx(config, kernel, parameters, 0)[0] == (0 if able else 801)
+    assert program.number(target) == (77 if able else 7)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import ptx
-from helpers.fatbins import sample
+from helpers.fatbins import CHOSEN, sample
 from helpers.program import Program, ok, running
 from helpers.server_process import ServerProcess, assert_eventually
 
@@ -43,21 +43,21 @@ def test_libraries_are_there_after_a_replay_and_after_a_restore(
     target, digits = program.alloc(8), program.alloc(8)
     program.write(int(address), (2).to_bytes(4, "little"))
     program.append(append, digits, [1, 2])
-    assert scaled(program, which, target) == 160
+    assert scaled(program, which, target) == 2 * CHOSEN
     lose_worker(server, program)  # all of it is replayed
-    assert scaled(program, which, target) == 160
+    assert scaled(program, which, target) == 2 * CHOSEN
     program.append(append, digits, [3])
     program.checkpoint(server.state)
     lose_worker(server, program)  # all of it is restored
     program.append(append, digits, [4])
     assert program.number(digits) == 1234
-    assert scaled(program, which, target) == 160
+    assert scaled(program, which, target) == 2 * CHOSEN
     assert ok(cuda.cuLibraryGetGlobal(fatbin, b"scale")) == (address, 4)
     late = kernel_of(tape, "nothing")
     program.launch(late, ())
     ok(cuda.cuLibraryUnload(tape))
     lose_worker(server, program)
-    assert scaled(program, which, target) == 160
+    assert scaled(program, which, target) == 2 * CHOSEN
 
 
 def test_a_library_that_no_context_has_loaded_is_restored_and_loaded_then(
@@ -72,15 +72,15 @@ def test_a_library_that_no_context_has_loaded_is_restored_and_loaded_then(
     program.checkpoint(server.state)
     lose_worker(server, program)
     target = program.alloc(8)
-    assert scaled(program, which, target) == 80
+    assert scaled(program, which, target) == CHOSEN
     other = program.context()
     ok(cuda.cuCtxPushCurrent(other))
     mine = program.alloc(8)
-    assert scaled(program, which, mine) == 80
+    assert scaled(program, which, mine) == CHOSEN
     ok(cuda.cuCtxPopCurrent())
     ok(cuda.cuCtxDestroy(other))
     lose_worker(server, program)
-    assert scaled(program, which, target) == 80
+    assert scaled(program, which, target) == CHOSEN
 
 
 def test_the_next_program_of_a_session_has_its_libraries(
@@ -96,6 +96,6 @@ def test_the_next_program_of_a_session_has_its_libraries(
         assert kernel_of(fatbin, "which") == which
         assert ok(cuda.cuKernelGetFunction(which)) == function
         assert ok(cuda.cuLibraryGetModule(fatbin)) == module
-        assert scaled(second, which, target) == scaled(second, function, target) == 80
+        assert scaled(second, which, target) == scaled(second, function, target) == CHOSEN
         ok(cuda.cuLibraryUnload(fatbin))
         assert cuda.cuKernelGetFunction(which)[0] == 400

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from outlast.server.drivers.base import FunctionInfo, GlobalInfo, ModuleInfo, ParameterInfo, Shape
-from outlast.server.drivers.cuda.memory import MemoryCalls
 from outlast.server.drivers.cuda.objects import (
     INVALID_CONTEXT,
     INVALID_HANDLE,
@@ -19,6 +18,7 @@ from outlast.server.drivers.cuda.objects import (
     Function,
     Module,
 )
+from outlast.server.drivers.cuda.rows import RowCalls
 from outlast.server.drivers.cuda.symbols import variable_names
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ ROOM = 1.0  # seconds
 _ALL = slice(None)
 
 
-class ModuleCalls(MemoryCalls):
+class ModuleCalls(RowCalls):
     """Loading, looking up, unloading, launching."""
 
     def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from outlast.server.drivers.emulated.results import (
     OUT_OF_MEMORY,
     Refusal,
 )
+from outlast.server.drivers.emulated.rows import RowCalls
 from outlast.server.drivers.emulated.streams import EventCalls, StreamCalls
 from outlast.server.drivers.emulated.vmm_calls import VmmCalls
 
@@ -36,6 +37,7 @@ class EmulatedDriver(
     LaunchCalls,
     OccupancyCalls,
     LinkCalls,
+    RowCalls,
     VmmCalls,
     StreamCalls,
     EventCalls,
