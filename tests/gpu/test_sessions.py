@@ -178,6 +178,7 @@ def test_memory_freed_behind_a_seal_is_free_for_everybody(
         come_to_rest(resting, program)
         assert cuda.cuMemAlloc(share)[0] == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
         program.free(big)
+        assert_eventually(lambda: neighbour.call("free_memory") > share, "the memory is free")
         neighbour.call("free", neighbour.call("alloc", share))
         big = int(ok(cuda.cuMemAlloc(share)))
         worker = come_to_rest(resting, program)

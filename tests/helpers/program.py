@@ -121,6 +121,10 @@ class Program:
         """Free memory."""
         ok(cuda.cuMemFree(address))
 
+    def free_memory(self) -> int:
+        """Return the bytes that are free on the device."""
+        return int(ok(cuda.cuMemGetInfo())[0])
+
     def alloc_in(self, stream: int, size: int) -> int:
         """Allocate zeroed memory in a stream's order."""
         address = int(ok(cuda.cuMemAllocAsync(size, stream)))

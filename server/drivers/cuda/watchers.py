@@ -2,7 +2,8 @@
 
 Each sits in a call that waits without the GIL. What it waits for is an event that blocks
 instead of spinning, recorded in a stream of its own that waits for the mark: such events
-cost an interrupt, so marks themselves are not of that kind.
+cost an interrupt, so marks themselves are not of that kind. One is recorded at a time, for
+recording many of them behind a stream that stands still blocks (measured on an H200).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import queue
 import threading
 from typing import Any
 
-from outlast.server.drivers.cuda.objects import Context, Mark, Stream
+from outlast.server.drivers.cuda.objects import NOT_READY, Context, Mark, Stream
 from outlast.server.drivers.cuda.timeline import PLAIN
 
 #: Most watchers a context has; streams beyond share them.
@@ -29,11 +30,12 @@ class _Watcher:
     def __init__(self, cuda: Any, context: Context, index: int) -> None:
         self._cuda = cuda
         self._context = context.handle
-        self._spare: list[Any] = []
         cuda.cuCtxPushCurrent(self._context)
         self._error, self._stream = cuda.cuStreamCreateWithPriority(_NON_BLOCKING, 0)
+        if not self._error:
+            self._error, self._event = cuda.cuEventCreate(_BLOCKING_SYNC | PLAIN)
         cuda.cuCtxPopCurrent()
-        self._queue: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Mark, int] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"watcher-{index}", daemon=True)
 
     def watch(self, mark: Mark, descriptor: int) -> int:
@@ -42,20 +44,8 @@ class _Watcher:
             return int(self._error)
         if self._thread.ident is None:
             self._thread.start()
-        error, event = self._event()
-        error = error or self._cuda.cuStreamWaitEvent(self._stream, mark.raw, 0)[0]
-        error = error or self._cuda.cuEventRecord(event, self._stream)[0]
-        if not error:
-            self._queue.put((event, descriptor))
-        return int(error)
-
-    def _event(self) -> tuple[Any, Any]:
-        if self._spare:
-            return 0, self._spare.pop()
-        self._cuda.cuCtxPushCurrent(self._context)
-        made: tuple[Any, Any] = self._cuda.cuEventCreate(_BLOCKING_SYNC | PLAIN)
-        self._cuda.cuCtxPopCurrent()
-        return made
+        self._queue.put((mark, descriptor))
+        return 0
 
     def close(self) -> None:
         """End the thread once what it watches is over."""
@@ -63,18 +53,26 @@ class _Watcher:
         if self._thread.ident is not None:
             self._thread.join(_JOIN)
         if not (self._error or self._thread.is_alive()):
-            for event in self._spare:
-                self._cuda.cuEventDestroy(event)
+            self._cuda.cuEventDestroy(self._event)
             self._cuda.cuStreamDestroy(self._stream)
 
     def _run(self) -> None:
         self._cuda.cuCtxSetCurrent(self._context)
         while (item := self._queue.get()) is not None:
-            event, descriptor = item
-            # Whatever it returns, somebody has to look.
-            self._cuda.cuEventSynchronize(event)
+            mark, descriptor = item
+            self._wait(mark)
+            # Whatever has become of it, somebody has to look.
             announce(descriptor)
-            self._spare.append(event)
+            del item, mark  # its event can be used again
+
+    def _wait(self, mark: Mark) -> None:
+        cuda = self._cuda
+        error = int(cuda.cuEventQuery(mark.raw)[0])
+        if error == NOT_READY:
+            error = cuda.cuStreamWaitEvent(self._stream, mark.raw, 0)[0]
+            error = error or cuda.cuEventRecord(self._event, self._stream)[0]
+            if not error:
+                cuda.cuEventSynchronize(self._event)
 
 
 class Watchers:
