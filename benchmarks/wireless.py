@@ -157,6 +157,8 @@ def _start_message(folder: Path) -> dict[str, Any]:
         "checkpoint_interval": 0.0,
         "epoch_deadline": 5.0,
         "grace": 5.0,
+        "idle_seal": 0.0,
+        "keep_for": 0.0,
         "linger": 0.0,
         "epoch": None,
     }

@@ -263,6 +263,7 @@ class Worker:
             self._lost("it has been silent too long")
         if host.peer is not None and not self.may_act():
             self._refuse(host.peer, SessionFenced("the lease of this server is over"))
+        self._executor.driver.tidy()  # others may need what was freed
         self._epochs.step()
         self._adoption.step()
         if self.may_act():

@@ -45,6 +45,8 @@ class End:
 class Ends:
     """What stands in front of the next call."""
 
+    __slots__ = ("_asked", "_number", "_told", "some")
+
     def __init__(self) -> None:
         #: Whether there is anything.
         self.some = False

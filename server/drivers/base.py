@@ -172,6 +172,9 @@ class Driver(ABC):
         The owner of the poll loop calls `drain` when it does.
         """
 
+    def tidy(self) -> None:  # noqa: B027 # most devices have nothing to do
+        """Give up what nothing uses any more; cheap, and asked for again and again."""
+
     @abstractmethod
     def drain(self) -> None:
         """Make `fileno` unreadable again."""

@@ -180,6 +180,7 @@ def test_memory_freed_behind_a_seal_is_free_for_everybody(
         program.free(big)
         assert_eventually(lambda: neighbour.call("free_memory") > share, "the memory is free")
         neighbour.call("free", neighbour.call("alloc", share))
+        assert_eventually(lambda: program.free_memory() > share, "the memory is free again")
         big = int(ok(cuda.cuMemAlloc(share)))
         worker = come_to_rest(resting, program)
         ok(cuda.cuMemsetD32(big, 7, share // 4))

@@ -49,7 +49,10 @@ class CudaDriver(QueryCalls, Driver):
     def drain(self) -> None:
         """Make `fileno` unreadable again."""
         _drain(self._descriptor)
-        # Work has ended, and with it perhaps the last use of what was freed.
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Give up what was freed, as far as the work that may use it has ended."""
         for device in self._devices:
             device.arena.trim()
         if self._parting:

@@ -140,8 +140,10 @@ class Transfer:
         """End the threads and give the memory back."""
         if self._pool is not None:
             self._pool.shutdown()
+        self._cuda.cuCtxPushCurrent(self._context)
         for lane in self._lanes:
             lane.close()
+        self._cuda.cuCtxPopCurrent()
 
     def _run(self, what: str, address: int, array: Any) -> None:
         if not len(array):
