@@ -65,6 +65,8 @@ class Op(enum.IntEnum):
     CTX_SYNC = 21
     PEER_ENABLE = 22
     PEER_DISABLE = 23
+    CTX_SET_LIMIT = 24
+    CTX_GET_LIMIT = 25
 
     MODULE_LOAD = 32
     MODULE_UNLOAD = 33
@@ -167,6 +169,19 @@ OPS: dict[Op, OpSpec] = dict(
             "allocated later.",
         ),
         _op(Op.PEER_DISABLE, _O, "peer:u64", "Take that back, behind the work so far."),
+        _op(
+            Op.CTX_SET_LIMIT,
+            _A,
+            "limit:u32 value:u64",
+            "Set a limit (`CUlimit`) of the bound context. The outcome's value is the limit then.",
+        ),
+        _op(
+            Op.CTX_GET_LIMIT,
+            _Q,
+            "qid:u64 limit:u32",
+            "Return a limit of the bound context.",
+            "value:u64",
+        ),
         _op(
             Op.IMAGE_PART,
             _O,

@@ -178,6 +178,7 @@ class Client:
         self.pinned.drop_context(context)
         context.plans.clear()
         context.thread_streams.clear()
+        context.renew()
         context.peers.clear()
         for other in self.contexts.values():
             other.peers.discard(context)

@@ -16,6 +16,7 @@ from typing import Any
 from outlast.shim import api_types
 from outlast.shim.api import (
     context,
+    context_settings,
     copy,
     copy_rows,
     device,
@@ -36,9 +37,11 @@ from outlast.shim.api import (
     pointer,
     pool,
     primary_context,
+    profiler,
     stream,
 )
 from outlast.shim.api.context import *  # noqa: F403
+from outlast.shim.api.context_settings import *  # noqa: F403
 from outlast.shim.api.copy import *  # noqa: F403
 from outlast.shim.api.copy_rows import *  # noqa: F403
 from outlast.shim.api.device import *  # noqa: F403
@@ -59,6 +62,7 @@ from outlast.shim.api.peer import *  # noqa: F403
 from outlast.shim.api.pointer import *  # noqa: F403
 from outlast.shim.api.pool import *  # noqa: F403
 from outlast.shim.api.primary_context import *  # noqa: F403
+from outlast.shim.api.profiler import *  # noqa: F403
 from outlast.shim.api.stream import *  # noqa: F403
 from outlast.shim.api_types import *  # noqa: F403
 from outlast.shim.linkage import Link
@@ -67,6 +71,7 @@ from outlast.shim.process import process
 __all__ = ["close", "statistics", "use_link"]
 __all__ += api_types.__all__
 __all__ += context.__all__
+__all__ += context_settings.__all__
 __all__ += copy.__all__
 __all__ += copy_rows.__all__
 __all__ += device.__all__
@@ -87,6 +92,7 @@ __all__ += peer.__all__
 __all__ += pointer.__all__
 __all__ += pool.__all__
 __all__ += primary_context.__all__
+__all__ += profiler.__all__
 __all__ += stream.__all__
 
 

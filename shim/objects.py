@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import uuid
 from collections import deque
@@ -18,6 +19,9 @@ from outlast.shim.linkage import Landing
 #: Packs the values of one launch: record bytes up to the parameters, packer of the rest; and
 #: the stream it goes to.
 Plan = tuple[bytes, Callable[..., bytes], "Stream"]
+
+
+_identities = itertools.count(1)
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +75,11 @@ class Context:
     thread_streams: dict[int, Stream] = field(default_factory=dict)
     #: Contexts of other devices whose memory it may use.
     peers: set[Context] = field(default_factory=set)
+    #: What was set of it, or is known: limits by number, and preferences by their names.
+    limits: dict[int, int] = field(default_factory=dict)
+    preferences: dict[str, int] = field(default_factory=dict)
+    #: Unlike that of every other context, and of this one before a reset.
+    identity: int = field(default_factory=lambda: next(_identities))
     #: Its legacy default stream.
     legacy: Stream = field(init=False)
     #: Its calls up to this seq are known to be done.
@@ -78,6 +87,12 @@ class Context:
 
     def __post_init__(self) -> None:
         self.legacy = Stream(0, self)
+
+    def renew(self) -> None:
+        """Forget what was set: all that it had is gone, and it begins anew."""
+        self.limits.clear()
+        self.preferences.clear()
+        self.identity = next(_identities)
 
     @classmethod
     def primary_of(cls, device: Device) -> Context:
@@ -93,6 +108,8 @@ class Stream:
     context: Context
     flags: int = 0
     priority: int = 0
+    #: Attributes that were set, by number.
+    attributes: dict[int, object] = field(default_factory=dict)
     #: Seq of its newest call.
     last: int = 0
     #: Its calls up to this seq are known to be done.

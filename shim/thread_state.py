@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from outlast.cuda_types import CUstreamCaptureMode
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Context, Plan
 
@@ -15,6 +16,8 @@ class ThreadState(threading.local):
     def __init__(self, link: Link) -> None:
         self._link = link
         self.stack: list[Context] = []
+        #: What captures of other threads would mean for it.
+        self.capture_mode = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         #: Launch plans of the current context.
         self.plans: dict[tuple[Any, ...], Plan] = {}
 

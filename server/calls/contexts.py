@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ReplayDiverged
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, query
+from outlast.session import wire
 from outlast.session.handles import Handle, HandleKind
 from outlast.session.ids import primary_context
 from outlast.session.operations import Op
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 INVALID_CONTEXT = 201
 #: Of a context's recipe: handles of the contexts whose memory it may use.
 PEERS = "peers"
+#: Of a context's recipe: what was set, by the number of the limit.
+LIMITS = "limits"
 
 
 @one_way(Op.PRIMARY_RETAIN)
@@ -119,6 +122,32 @@ def peer_disable(ex: Executor, args: Args, data: Any) -> int:
     return result
 
 
+@answered(Op.CTX_SET_LIMIT)
+def ctx_set_limit(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
+    """Set a limit of the bound context; it is part of its recipe."""
+    limit, value = args
+    context = ex.handles.get(HandleKind.CONTEXT, ex.context)
+    result, now = INVALID_CONTEXT, 0
+    if context is not None:
+        result = int(ex.cuda.cuCtxSetLimit(limit, value)[0])
+        if result == 0:
+            now = int(ex.cuda.cuCtxGetLimit(limit)[1])
+            limits = {**context.recipe.get(LIMITS, {}), str(limit): value}
+            # A recipe of its own: an epoch that is being written has the one before.
+            context.recipe = {**context.recipe, LIMITS: limits}
+    if imposed is None:
+        ex.answer(result, now)
+    elif result:
+        raise ReplayDiverged(f"limit {limit} cannot be set again: error {result}")
+
+
+@query(Op.CTX_GET_LIMIT)
+def ctx_get_limit(ex: Executor, args: Args) -> tuple[int, bytes]:
+    """Return a limit of the bound context."""
+    result, value = ex.cuda.cuCtxGetLimit(args[1])
+    return int(result), b"" if result else wire.pack_fields(Op.CTX_GET_LIMIT, int(value))
+
+
 @query(Op.CTX_SYNC)
 def ctx_sync(ex: Executor, args: Args) -> None:
     """Answer when all work issued so far is done."""
@@ -133,6 +162,16 @@ def create_context(ex: Executor, device: int, flags: int) -> tuple[int, int]:
 
 def restore_context(ex: Executor, handle: Handle, retains: int) -> int:
     """Make a context of a manifest again; return its real handle, 0 on failure."""
+    real = _make_again(ex, handle, retains)
+    limits = handle.recipe.get(LIMITS, {})
+    if limits and real:
+        ex.cuda.cuCtxSetCurrent(real)
+        if any(ex.cuda.cuCtxSetLimit(int(limit), value)[0] for limit, value in limits.items()):
+            return 0
+    return real
+
+
+def _make_again(ex: Executor, handle: Handle, retains: int) -> int:
     device = handle.recipe["device"]
     if not handle.recipe.get("primary"):
         return create_context(ex, device, handle.recipe["flags"])[1]

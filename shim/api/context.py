@@ -22,6 +22,7 @@ __all__ = [
     "cuCtxPopCurrent",
     "cuCtxPushCurrent",
     "cuCtxSetCurrent",
+    "cuCtxSetFlags",
     "cuCtxSynchronize",
 ]
 
@@ -44,8 +45,7 @@ def cuCtxCreate(ctxCreateParams: Any, flags: int, dev: Any) -> tuple[CUresult, C
     me = client()
     device = me.device(dev)
     require(not ctxCreateParams, CUresult.CUDA_ERROR_NOT_SUPPORTED)
-    require(0 <= flags <= CUctx_flags.CU_CTX_FLAGS_MASK)
-    require(flags & CUctx_flags.CU_CTX_SCHED_MASK in _SCHEDULES)
+    check_flags(flags)
     check(me.link.sticky())
     context = Context(me.link.new_handle(), device, int(flags))
     check(me.link.call(Op.CTX_CREATE, context.handle, device.ordinal, context.flags).result)
@@ -150,3 +150,18 @@ def cuCtxSynchronize() -> tuple[CUresult]:
         context.done = max(context.done, newest)
     me.waited(context, result)
     return OK
+
+
+@api()
+def cuCtxSetFlags(flags: int) -> tuple[CUresult]:
+    """Set the current context's flags; they say how its host threads wait, which is our affair."""
+    context = client().context()
+    check_flags(flags)
+    context.flags = int(flags)
+    return OK
+
+
+def check_flags(flags: int) -> None:
+    """Refuse flags that no context has."""
+    require(0 <= flags <= CUctx_flags.CU_CTX_FLAGS_MASK)
+    require(flags & CUctx_flags.CU_CTX_SCHED_MASK in _SCHEDULES)

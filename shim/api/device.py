@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from outlast.cuda_types import CUdevice_attribute, CUresult
 from outlast.shim.call import OK, SUCCESS, api, client
-from outlast.shim.failure import require
+from outlast.shim.failure import CallFailure, require
 from outlast.shim.handles import CUdevice, CUuuid
+from outlast.shim.objects import Device
 from outlast.shim.process import process
 
 __all__ = [
     "cuDeviceComputeCapability",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
+    "cuDeviceGetByPCIBusId",
     "cuDeviceGetCount",
+    "cuDeviceGetLuid",
     "cuDeviceGetName",
+    "cuDeviceGetPCIBusId",
     "cuDeviceGetUuid",
     "cuDeviceTotalMem",
     "cuDriverGetVersion",
     "cuInit",
 ]
 
+_BUS_ATTRIBUTES = (
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+)
+#: Domain, bus, device; the function is always 0.
+_BUS_ID = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.0)?")
 #: CUDA version whose driver API this client speaks.
 DRIVER_VERSION = 13000
 
@@ -94,3 +106,38 @@ def cuDeviceComputeCapability(dev: Any) -> tuple[CUresult, int, int]:
         )
     )
     return SUCCESS, major, minor
+
+
+@api(outputs=1)
+def cuDeviceGetPCIBusId(length: int, dev: Any) -> tuple[CUresult, bytes]:
+    """Return where a device is on its host's bus, in a NUL-padded field of ``length`` bytes."""
+    name = _bus_id(client().device(dev))
+    require(length > len(name))
+    return SUCCESS, name.encode().ljust(length, b"\0")
+
+
+@api(outputs=1)
+def cuDeviceGetByPCIBusId(pciBusId: bytes | str) -> tuple[CUresult, CUdevice]:
+    """Return the device at a place of its host's bus."""
+    devices = client().devices
+    name = pciBusId if isinstance(pciBusId, str) else bytes(pciBusId).decode(errors="replace")
+    found = _BUS_ID.fullmatch(name.partition("\0")[0])
+    require(found)
+    assert found is not None
+    place = tuple(int(part or "0", 16) for part in found.groups())
+    for device in devices:
+        if device.limits(*_BUS_ATTRIBUTES) == place:
+            return SUCCESS, CUdevice(device.ordinal)
+    raise CallFailure(CUresult.CUDA_ERROR_INVALID_DEVICE)
+
+
+@api(outputs=2)
+def cuDeviceGetLuid(dev: Any) -> tuple[CUresult, bytes, int]:
+    """Fail: only devices of Windows have one."""
+    client().device(dev)
+    raise CallFailure(CUresult.CUDA_ERROR_NOT_SUPPORTED)
+
+
+def _bus_id(device: Device) -> str:
+    domain, bus, place = device.limits(*_BUS_ATTRIBUTES)
+    return f"{domain:04X}:{bus:02X}:{place:02X}.0"

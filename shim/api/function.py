@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.cuda_types import CUfunc_cache, CUfunction_attribute, CUfunctionLoadingState, CUresult
+from outlast.cuda_types import (
+    CUfunc_cache,
+    CUfunction_attribute,
+    CUfunctionLoadingState,
+    CUresult,
+    CUsharedconfig,
+)
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import require
 from outlast.shim.handles import CUmodule, as_int
@@ -14,11 +20,13 @@ __all__ = [
     "cuFuncGetAttribute",
     "cuFuncGetModule",
     "cuFuncGetName",
+    "cuFuncGetParamCount",
     "cuFuncGetParamInfo",
     "cuFuncIsLoaded",
     "cuFuncLoad",
     "cuFuncSetAttribute",
     "cuFuncSetCacheConfig",
+    "cuFuncSetSharedMemConfig",
 ]
 
 #: Attributes that cuFuncSetAttribute may change.
@@ -68,6 +76,22 @@ def cuFuncGetParamInfo(func: Any, paramIndex: int) -> tuple[CUresult, int, int]:
     parameters = any_function(client(), func).info.parameters
     require(0 <= paramIndex < len(parameters))
     return SUCCESS, *parameters[paramIndex]
+
+
+@api(outputs=1)
+def cuFuncGetParamCount(func: Any) -> tuple[CUresult, int]:
+    """Return how many parameters a kernel has."""
+    return SUCCESS, len(any_function(client(), func).info.parameters)
+
+
+@api()
+def cuFuncSetSharedMemConfig(hfunc: Any, config: CUsharedconfig) -> tuple[CUresult]:
+    """Prefer a width of shared memory's banks: no device of today has another."""
+    me = client()
+    me.enter()
+    any_function(me, hfunc)
+    require(as_int(config) in list(CUsharedconfig))
+    return OK
 
 
 @api(outputs=1)

@@ -23,6 +23,7 @@ __all__ = [
     "cuKernelGetFunction",
     "cuKernelGetLibrary",
     "cuKernelGetName",
+    "cuKernelGetParamCount",
     "cuKernelGetParamInfo",
     "cuKernelSetAttribute",
     "cuKernelSetCacheConfig",
@@ -174,6 +175,12 @@ def cuKernelGetParamInfo(kernel: Any, paramIndex: int) -> tuple[CUresult, int, i
     parameters = client().kernels.get(kernel).info.parameters
     require(0 <= paramIndex < len(parameters))
     return SUCCESS, *parameters[paramIndex]
+
+
+@api(outputs=1)
+def cuKernelGetParamCount(kernel: Any) -> tuple[CUresult, int]:
+    """Return how many parameters a kernel has."""
+    return SUCCESS, len(client().kernels.get(kernel).info.parameters)
 
 
 @api(outputs=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.cuda_types import CUmemorytype, CUpointer_attribute, CUresult
 from outlast.shim.allocations import Allocation
-from outlast.shim.call import SUCCESS, api, client
+from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.client import Client
 from outlast.shim.failure import require
 from outlast.shim.handles import CUcontext, CUdeviceptr, CUmemoryPool, as_int
@@ -19,6 +19,7 @@ from outlast.shim.pinned import PinnedRange
 __all__ = [
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",
+    "cuPointerSetAttribute",
 ]
 
 _NAME = CUpointer_attribute
@@ -71,6 +72,16 @@ def cuPointerGetAttributes(
     values = {**_NOTHING, **(_attributes(me, as_int(ptr)) or {})}
     require(all(a in values for a in asked), CUresult.CUDA_ERROR_NOT_SUPPORTED)
     return SUCCESS, [values[attribute] for attribute in asked[:numAttributes]]
+
+
+@api()
+def cuPointerSetAttribute(value: Any, attribute: CUpointer_attribute, ptr: Any) -> tuple[CUresult]:
+    """Have copies of an allocation be synchronous; no program can tell whether they are."""
+    me = client()
+    me.context()
+    require(as_int(attribute) == _NAME.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    require(me.allocations.find(as_int(ptr)))
+    return OK
 
 
 def _attributes(me: Client, address: int) -> dict[int, Any] | None:

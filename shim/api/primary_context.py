@@ -6,6 +6,7 @@ from typing import Any
 
 from outlast.cuda_types import CUresult
 from outlast.session.operations import Op
+from outlast.shim.api.context import check_flags
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import check, require
 from outlast.shim.handles import CUcontext
@@ -15,6 +16,7 @@ __all__ = [
     "cuDevicePrimaryCtxRelease",
     "cuDevicePrimaryCtxReset",
     "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxSetFlags",
 ]
 
 
@@ -68,3 +70,12 @@ def cuDevicePrimaryCtxGetState(dev: Any) -> tuple[CUresult, int, int]:
     """Return a primary context's flags and whether it is active."""
     context = client().primary(dev)
     return SUCCESS, context.flags, int(context.alive)
+
+
+@api()
+def cuDevicePrimaryCtxSetFlags(dev: Any, flags: int) -> tuple[CUresult]:
+    """Set a primary context's flags; they say how its host threads wait, which is our affair."""
+    context = client().primary(dev)
+    check_flags(flags)
+    context.flags = int(flags)
+    return OK

@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.cuda_types import CUevent_wait_flags, CUresult, CUstream_flags, CUstreamCaptureStatus
+from outlast.cuda_types import (
+    CUevent_wait_flags,
+    CUlaunchAttributeID,
+    CUresult,
+    CUstream_flags,
+    CUstreamCaptureStatus,
+)
 from outlast.session.operations import Op
 from outlast.shim.api.context import STREAM_PRIORITIES
 from outlast.shim.call import OK, SUCCESS, api, client
 from outlast.shim.failure import as_result, require
-from outlast.shim.handles import CUcontext, CUstream
+from outlast.shim.handles import CUcontext, CUdevice, CUstream, as_int
 from outlast.shim.objects import Stream
 
 __all__ = [
+    "cuStreamCopyAttributes",
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
     "cuStreamDestroy",
+    "cuStreamGetAttribute",
+    "cuStreamGetCaptureInfo",
     "cuStreamGetCtx",
+    "cuStreamGetDevice",
     "cuStreamGetFlags",
+    "cuStreamGetId",
     "cuStreamGetPriority",
     "cuStreamIsCapturing",
     "cuStreamQuery",
+    "cuStreamSetAttribute",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
 ]
 
 _FLAGS = frozenset(map(int, CUstream_flags))
+_ATTRIBUTES = frozenset(
+    {
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+        CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+    }
+)
 
 
 @api(outputs=1)
@@ -120,3 +141,60 @@ def cuStreamIsCapturing(hStream: Any) -> tuple[CUresult, CUstreamCaptureStatus]:
     me = client()
     me.stream(hStream, me.context())
     return SUCCESS, CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+@api(outputs=6)
+def cuStreamGetCaptureInfo(
+    hStream: Any,
+) -> tuple[CUresult, CUstreamCaptureStatus, int, int, list[int], list[int], int]:
+    """Return that a stream does not capture, and nothing of a graph."""
+    me = client()
+    me.stream(hStream, me.context())
+    return SUCCESS, CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE, 0, 0, [], [], 0
+
+
+@api(outputs=1)
+def cuStreamGetId(hStream: Any) -> tuple[CUresult, int]:
+    """Return a number that no other stream has."""
+    me = client()
+    stream = me.stream(hStream, me.context())
+    return SUCCESS, stream.handle or stream.context.identity
+
+
+@api(outputs=1)
+def cuStreamGetDevice(hStream: Any) -> tuple[CUresult, CUdevice]:
+    """Return the device that a stream's context is on."""
+    me = client()
+    return SUCCESS, CUdevice(me.stream(hStream, me.context()).context.device.ordinal)
+
+
+@api(outputs=1)
+def cuStreamGetAttribute(hStream: Any, attr: CUlaunchAttributeID) -> tuple[CUresult, Any]:
+    """Return an attribute of a stream, as it was set; 0 if it was not."""
+    me = client()
+    stream, number = me.stream(hStream, me.context()), as_int(attr)
+    require(number in _ATTRIBUTES)
+    if number == CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        return SUCCESS, stream.attributes.get(number, stream.priority)
+    return SUCCESS, stream.attributes.get(number, 0)
+
+
+@api()
+def cuStreamSetAttribute(hStream: Any, attr: CUlaunchAttributeID, value: Any) -> tuple[CUresult]:
+    """Set an attribute of a stream: all that there are only say how work may be made faster."""
+    me = client()
+    stream = me.stream(hStream, me.context())
+    require(as_int(attr) in _ATTRIBUTES and value is not None)
+    stream.attributes[as_int(attr)] = value
+    return OK
+
+
+@api()
+def cuStreamCopyAttributes(dst: Any, src: Any) -> tuple[CUresult]:
+    """Set all attributes of a stream as they are of another one in its context."""
+    me = client()
+    context = me.context()
+    target, source = me.stream(dst, context), me.stream(src, context)
+    require(target.context is source.context)
+    target.attributes = dict(source.attributes)
+    return OK

@@ -9,6 +9,7 @@ import pytest
 from helpers import ptx
 from helpers.fatbins import CHOSEN, sample
 
+from outlast.cuda_types import CUlimit
 from outlast.server.drivers.base import ParameterInfo, Rows
 from outlast.server.drivers.cuda import CudaDriver
 from outlast.session.link_inputs import LinkInput
@@ -122,3 +123,12 @@ def test_rows_are_filled_written_copied_and_read(driver: CudaDriver) -> None:
     assert bytes(got) == data.tobytes()
     assert read(driver, second, 70_000) == data.tobytes()
     assert read(driver, first + 700, 324) == bytes(324)
+
+
+def test_a_limit_is_set_and_goes_back_with_a_reset(driver: CudaDriver) -> None:
+    stack = int(CUlimit.CU_LIMIT_STACK_SIZE)
+    before = made(driver.cuCtxGetLimit(stack))
+    assert driver.cuCtxSetLimit(stack, before + 1024) == (0,)
+    assert driver.cuCtxGetLimit(stack) == (0, before + 1024)
+    assert driver.cuDevicePrimaryCtxReset(0) == (0,)
+    assert driver.cuCtxGetLimit(stack) == (0, before)

@@ -34,6 +34,7 @@ ATTRIBUTES = {
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: 0,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE: 32,
+    CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: 0x3B,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 4,
     CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH: 1,
 }
@@ -124,6 +125,7 @@ class FakeLink:
         self._functions: dict[int, str] = {}
         self._libraries: dict[int, bytes] = {}
         self._linked: dict[int, bytes] = {}
+        self._limits: dict[tuple[int, int], int] = {}
         self._events: dict[int, int] = {}
         self._handles = HandleAllocator()
         self._freed: dict[int, list[int]] = {}
@@ -323,6 +325,14 @@ class FakeLink:
         data = [bytes(row) for row in self._rows(source, pitch, width, rows)]
         for row, held in zip(self._rows(destination, to_pitch, width, rows), data, strict=True):
             row[:] = held
+
+    def _on_ctx_set_limit(self, limit: int, value: int, _: None) -> Reply:
+        self._limits[self.bound, limit] = value
+        return Reply(0, value)
+
+    def _on_ctx_get_limit(self, qid: int, limit: int, _: None) -> Reply:
+        value = self._limits.get((self.bound, limit), 1024)
+        return Reply(0, data=pack_fields(Op.CTX_GET_LIMIT, value))
 
     def _on_module_load(self, handle: int, data: bytes) -> Reply:
         try:

@@ -114,6 +114,24 @@ class ContextCalls(PeerCalls):
             return (INVALID_CONTEXT,)
         return (self._make_current(context),)
 
+    def cuCtxGetLimit(self, limit: int) -> tuple[int, int]:
+        """Return a limit of the current context."""
+        try:
+            error, value = self.cuda.cuCtxGetLimit(self.cuda.CUlimit(limit))
+        except ValueError:
+            return INVALID_VALUE, 0
+        return (self.failed(int(error)), 0) if error else (0, int(value))
+
+    def cuCtxSetLimit(self, limit: int, value: int) -> tuple[int]:
+        """Set a limit of the current context, until that is reset."""
+        error, before = self.cuCtxGetLimit(limit)
+        if error or self._current is None:
+            return (error or INVALID_CONTEXT,)
+        code = self._result(self.cuda.cuCtxSetLimit(self.cuda.CUlimit(limit), value))
+        if not code:
+            self._current.limits.setdefault(limit, before)
+        return (code,)
+
     def _result(self, answer: tuple[Any, ...]) -> int:
         """Return the result of a call that gives nothing else."""
         return self.failed(int(answer[0])) if answer[0] else 0
@@ -121,6 +139,10 @@ class ContextCalls(PeerCalls):
     def _empty(self, context: Context) -> None:
         """Destroy everything that a context owns."""
         self._leave_peers(context)
+        for limit, value in context.limits.items():
+            with self.within(context):
+                self.cuda.cuCtxSetLimit(self.cuda.CUlimit(limit), value)
+        context.limits.clear()
         for module in list(context.modules):
             self._drop_module(module)
         for event in list(context.events):

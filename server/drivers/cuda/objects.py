@@ -53,6 +53,8 @@ class Context:
     peers: set[Context] = field(default_factory=set)
     #: Addresses of its memory.
     memory: set[int] = field(default_factory=set)
+    #: Limits as they were before they were set.
+    limits: dict[int, int] = field(default_factory=dict)
     #: Unused events by their flags.
     spare: dict[int, list[Any]] = field(default_factory=dict)
     #: Marks of streams that were destroyed with work under way.

@@ -8,10 +8,11 @@ from typing import Any
 from outlast.cuda_types import ERROR_TEXTS, CUresult
 from outlast.server.drivers.emulated.objects import Context, LoadedModule
 from outlast.server.drivers.emulated.peers import PeerCalls
-from outlast.server.drivers.emulated.properties import DRIVER_VERSION
+from outlast.server.drivers.emulated.properties import DRIVER_VERSION, LIMITS
 from outlast.server.drivers.emulated.results import (
     INVALID_CONTEXT,
     INVALID_VALUE,
+    UNSUPPORTED_LIMIT,
     Refusal,
     cuda_call,
     number,
@@ -202,6 +203,24 @@ class ContextCalls(PeerCalls):
         """Return the current context's flags."""
         return self._context().flags
 
+    @cuda_call(1)
+    def cuCtxGetLimit(self, limit: Any) -> int:
+        """Return a limit of the current context."""
+        value = self._context().limits.get(number(limit))
+        if value is None:
+            raise Refusal(UNSUPPORTED_LIMIT)
+        return value
+
+    @cuda_call()
+    def cuCtxSetLimit(self, limit: Any, value: Any) -> None:
+        """Set a limit of the current context: kernels of this device have what they need anyway."""
+        limits, named = self._context().limits, number(limit)
+        if named not in limits:
+            raise Refusal(UNSUPPORTED_LIMIT)
+        if number(value) < 0:
+            raise Refusal(INVALID_VALUE)
+        limits[named] = number(value)
+
     @cuda_call()
     def cuCtxSynchronize(self) -> None:
         """Wait for all work of the device."""
@@ -228,6 +247,7 @@ class ContextCalls(PeerCalls):
 
     def _empty(self, context: Context) -> None:
         """Destroy everything that a context owns."""
+        context.limits = dict(LIMITS)
         self._leave_peers(context)
         for module in [m for m in self._modules if m.context is context]:
             self._drop_module(module)

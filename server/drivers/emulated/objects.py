@@ -14,6 +14,7 @@ from outlast.server.drivers.emulated.arena import Arena
 from outlast.server.drivers.emulated.jit import NativeCode
 from outlast.server.drivers.emulated.lower.kernel import LoweredKernel
 from outlast.server.drivers.emulated.lower.layout import Layout
+from outlast.server.drivers.emulated.properties import LIMITS
 
 T = TypeVar("T")
 
@@ -88,6 +89,7 @@ class Context:
     alive: bool = True
     #: Contexts of other devices whose memory its kernels may use.
     peers: set[Context] = field(default_factory=set)
+    limits: dict[int, int] = field(default_factory=lambda: dict(LIMITS))
     #: Newest work on the legacy stream and all that it is ordered with.
     blocking_ticket: int = 0
     legacy: Stream = field(init=False)

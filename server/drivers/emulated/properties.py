@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from outlast.cuda_types import CUdevice_attribute, CUdevice_P2PAttribute
+from outlast.cuda_types import CUdevice_attribute, CUdevice_P2PAttribute, CUlimit
 
 NAME = "Outlast emulated device"
 COMPUTE_CAPABILITY = (8, 0)
@@ -22,6 +22,15 @@ MAX_BLOCKS = 32
 MAX_RESIDENT = 2048  # threads
 REGISTERS = 65536
 WARP = 32  # threads
+
+#: Limits of a new context.
+LIMITS = {
+    int(CUlimit.CU_LIMIT_STACK_SIZE): 1024,  # bytes
+    int(CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE): 1 << 20,  # bytes
+    int(CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE): 8 << 20,  # bytes
+    int(CUlimit.CU_LIMIT_MAX_L2_FETCH_GRANULARITY): 64,  # bytes
+    int(CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE): 0,  # bytes
+}
 
 _VALUES = {
     "MAX_THREADS_PER_BLOCK": MAX_THREADS,
