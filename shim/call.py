@@ -21,9 +21,14 @@ OK: tuple[CUresult] = (SUCCESS,)
 
 
 def client() -> Client:
-    """Return the initialised client; NOT_INITIALIZED before cuInit and in forked children."""
+    """Return the initialised client.
+
+    NOT_INITIALIZED before cuInit and in forked children, NOT_PERMITTED in host functions.
+    """
     if process.client is None:
         raise CallFailure(CUresult.CUDA_ERROR_NOT_INITIALIZED)
+    if process.client.thread.forbidden:
+        raise CallFailure(CUresult.CUDA_ERROR_NOT_PERMITTED)
     return process.client
 
 

@@ -18,6 +18,7 @@ from outlast.shim.allocations import AllocationTable
 from outlast.shim.credits import Credits
 from outlast.shim.failure import CallFailure, check
 from outlast.shim.handles import as_int
+from outlast.shim.host_functions import HostFunctions
 from outlast.shim.landings import Landings
 from outlast.shim.linkage import Link
 from outlast.shim.objects import (
@@ -64,7 +65,8 @@ class Client:
         self.pinned = PinnedTable()
         self.pools = PoolTable(self.devices)
         self.progress = Progress(link, self.lock)
-        self.credits = Credits(link, link.stream_credits)
+        self.host_functions = HostFunctions(link, self.thread.forbid)
+        self.credits = Credits(link, link.stream_credits, self.host_functions)
         self.landings = Landings(self.progress.tell)
         adopt(self, link.inventory)
         #: Every launch waits, so that a kernel's error comes from its own launch.
@@ -147,6 +149,7 @@ class Client:
 
     def synchronize(self, stream: Stream) -> None:
         """Wait for a stream's work so far."""
+        self.host_functions.wait_before(stream)
         newest, taken = self.newest(stream), stream.taken
         result = self.link.query(Op.STREAM_SYNC, stream.handle).result
         if not result:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 
 from outlast.session.operations import Op
+from outlast.shim.host_functions import HostFunctions
 from outlast.shim.linkage import Link
 from outlast.shim.objects import Stream
 
@@ -27,10 +28,13 @@ class Credits:
         Carries the questions.
     limit
         Unfinished operations that a stream may have.
+    functions
+        Host functions, which hold work of their streams back.
     """
 
-    def __init__(self, link: Link, limit: int) -> None:
+    def __init__(self, link: Link, limit: int, functions: HostFunctions) -> None:
         self._link = link
+        self._functions = functions
         self._limit = limit
         self._step = max(1, limit // 2)
         self._lock = threading.Lock()
@@ -41,8 +45,13 @@ class Credits:
         Only to be called with ``stream.taken >= stream.look_at``; there is room otherwise.
         """
         while True:
+            self._functions.wait_before(stream)
             with self._lock:
                 self._look(stream)
+                if self._functions.holds(stream):
+                    # One was added just now, and may have been before the look.
+                    stream.look_at = 0
+                    continue
                 if stream.taken < stream.look_at:
                     return
                 oldest = stream.marks[0][1]

@@ -24,6 +24,7 @@ from outlast.shim.api import (
     event,
     function,
     host,
+    host_function,
     launch,
     launch_ex,
     library,
@@ -49,6 +50,7 @@ from outlast.shim.api.error import *  # noqa: F403
 from outlast.shim.api.event import *  # noqa: F403
 from outlast.shim.api.function import *  # noqa: F403
 from outlast.shim.api.host import *  # noqa: F403
+from outlast.shim.api.host_function import *  # noqa: F403
 from outlast.shim.api.launch import *  # noqa: F403
 from outlast.shim.api.launch_ex import *  # noqa: F403
 from outlast.shim.api.library import *  # noqa: F403
@@ -79,6 +81,7 @@ __all__ += error.__all__
 __all__ += event.__all__
 __all__ += function.__all__
 __all__ += host.__all__
+__all__ += host_function.__all__
 __all__ += launch.__all__
 __all__ += launch_ex.__all__
 __all__ += library.__all__

@@ -16,10 +16,16 @@ class ThreadState(threading.local):
     def __init__(self, link: Link) -> None:
         self._link = link
         self.stack: list[Context] = []
+        #: It runs a host function.
+        self.forbidden = False
         #: What captures of other threads would mean for it.
         self.capture_mode = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         #: Launch plans of the current context.
         self.plans: dict[tuple[Any, ...], Plan] = {}
+
+    def forbid(self) -> None:
+        """Refuse all calls of this thread from now on."""
+        self.forbidden = True
 
     @property
     def top(self) -> Context | None:

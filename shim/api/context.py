@@ -60,6 +60,7 @@ def cuCtxDestroy(ctx: Any) -> tuple[CUresult]:
     """Destroy a context and all it owns; if it is current here, pop it."""
     me = client()
     check(me.link.sticky())
+    me.host_functions.wait_for_context(me.named_context(ctx))
     if me.landings:
         me.landings.wait_for_context(me.named_context(ctx))
     with me.lock:
@@ -144,6 +145,7 @@ def cuCtxSynchronize() -> tuple[CUresult]:
     """Wait for all work of the current context."""
     me = client()
     context = me.enter()
+    me.host_functions.wait_for_context(context)
     newest = me.link.next_seq - 1
     result = me.link.query(Op.CTX_SYNC).result
     if not result:

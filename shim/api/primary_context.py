@@ -39,6 +39,8 @@ def cuDevicePrimaryCtxRelease(dev: Any) -> tuple[CUresult]:
     me = client()
     context = me.primary(dev)
     check(me.link.sticky())
+    if context.retains == 1:
+        me.host_functions.wait_for_context(context)
     if context.retains == 1 and me.landings:
         me.landings.wait_for_context(context)
     with me.lock:
@@ -57,6 +59,7 @@ def cuDevicePrimaryCtxReset(dev: Any) -> tuple[CUresult]:
     me = client()
     context = me.primary(dev)
     check(me.link.sticky())
+    me.host_functions.wait_for_context(context)
     if me.landings:
         me.landings.wait_for_context(context)
     with me.lock:

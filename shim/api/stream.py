@@ -96,6 +96,8 @@ def cuStreamQuery(hStream: Any) -> tuple[CUresult]:
     """Return whether a stream's work is done (SUCCESS) or not (NOT_READY)."""
     me = client()
     stream = me.stream(hStream, me.enter())
+    if me.host_functions.holds(stream):
+        return (CUresult.CUDA_ERROR_NOT_READY,)
     place = me.progress.place_of(stream, me.newest(stream))
     return (as_result(me.progress.query(stream, place)),)
 
