@@ -208,8 +208,7 @@ class SessionLink:
         """
         pieces = []
         if data is not None and len(data) > MAX_FRAME:
-            pieces = [data[i : i + MAX_FRAME] for i in range(0, len(data), MAX_FRAME)]
-            data = pieces.pop()
+            *pieces, data = (data[i : i + MAX_FRAME] for i in range(0, len(data), MAX_FRAME))
         payload = data if data is not None and len(data) > INLINE_LIMIT else None
         record = wire.pack_record(
             op, *args, data=None if payload else data, payload=payload is not None
@@ -220,10 +219,12 @@ class SessionLink:
                 part = wire.pack_record(Op.IMAGE_PART, args[0], payload=True)
                 self._session.append(part, self._bind(), piece)
             seq = self._session.append(record, self._bind(), payload)
+            end = None
             if lane is not None:
                 lane.last = seq
                 lane.taken += 1
-            pending = self._session.expect(op, seq)
+                end = self._session.ends.ask(op, lane.handle, self._bind())
+            pending = self._session.expect(op, seq, None, end)
             self._session.seal()
             return self._wait(pending)
 

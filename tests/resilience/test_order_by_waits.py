@@ -6,6 +6,7 @@ of issue, so that this can fail on a GPU alone.)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -47,7 +48,25 @@ def by_copy(program: Program, stream: int, memory: int) -> None:
     ok(cuda.cuMemcpyDtoHAsync(bytearray(8), memory, 8, stream))
 
 
-@pytest.mark.parametrize("wait", [by_stream, by_context, by_event, by_asking, by_copy])
+def by_rows(program: Program, stream: int, memory: int) -> None:
+    kinds = cuda.CUmemorytype
+    copy = cuda.CUDA_MEMCPY2D(
+        srcMemoryType=kinds.CU_MEMORYTYPE_DEVICE, srcDevice=memory, srcPitch=4,
+        dstMemoryType=kinds.CU_MEMORYTYPE_HOST, dstHost=bytearray(4), dstPitch=2,
+        WidthInBytes=2, Height=2,
+    )  # fmt: skip
+    ok(cuda.cuMemcpy2DAsync(copy, stream))
+
+
+def by_function(program: Program, stream: int, memory: int) -> None:
+    reached = threading.Event()
+    ok(cuda.cuLaunchHostFunc(stream, lambda _: reached.set(), None))
+    assert reached.wait(30)
+
+
+@pytest.mark.parametrize(
+    "wait", [by_stream, by_context, by_event, by_asking, by_copy, by_rows, by_function]
+)
 def test_replay_keeps_the_order_that_a_wait_gave(
     server: ServerProcess, program: Program, wait: Wait
 ) -> None:
