@@ -13,7 +13,7 @@ from typing import Any
 
 from outlast.cuda_types import CUresult
 from outlast.errors import ProtocolError
-from outlast.server.allocation import Allocation
+from outlast.server.belongings import Belongings
 from outlast.server.calls import ANSWERED, ONE_WAY, QUERIES
 from outlast.server.calls.launch import launch, learn
 from outlast.server.calls.registry import ONE_WAY_CREATES, STAGED
@@ -24,7 +24,7 @@ from outlast.server.rest import Rest
 from outlast.server.wait import Wait
 from outlast.session import wire
 from outlast.session.cuda import is_sticky
-from outlast.session.handles import Handle, HandleKind, HandleTable
+from outlast.session.handles import Handle, HandleKind
 from outlast.session.host import HostSession, State
 from outlast.session.operations import Op, OpClass
 from outlast.session.schema import ReplyKind
@@ -32,6 +32,9 @@ from outlast.session.wire import Reply
 
 # Looked at for each call, and slow to get from their classes.
 _LAUNCH, _BIND, _OUTCOME, _ORDERS = Op.LAUNCH, Op.BIND, Op.OUTCOME, (Op.MARKED, Op.WAITED)
+#: First bytes of records, as far as they are told apart by them.
+BIND, ORDERS = int(Op.BIND), tuple(map(int, _ORDERS))
+ORDER_SIZE = wire.RECORDS[Op.WAITED].whole.size
 _ONE_WAY = OpClass.ONE_WAY
 SUCCESS, NOT_READY = int(CUresult.CUDA_SUCCESS), int(CUresult.CUDA_ERROR_NOT_READY)
 #: How long a query waits for replayed work before it says that it is not done.
@@ -39,11 +42,9 @@ REPLAY_PATIENCE = 5.0  # seconds
 
 #: How often a short wait for the device looks whether there are other calls.
 LOOK = 20e-6  # seconds
-#: Streams 0, 1 and 2 are CUDA's special ones and stand for themselves.
-SPECIAL_STREAMS = (0, 1, 2)
 
 
-class Executor:
+class Executor(Belongings):
     """Applies call records to a device; holds the session's handles and allocations.
 
     Parameters
@@ -70,27 +71,15 @@ class Executor:
         self.issued: MutableSequence[int] | memoryview[int] = (
             issued if issued is not None else [0, 0]
         )
-        self.handles = HandleTable()
-        self.handles.real[HandleKind.STREAM].update({s: s for s in SPECIAL_STREAMS})
+        super().__init__()
         self.launches = Launches(driver, host, self.issued)
-        self.allocations: dict[int, Allocation] = {}
-        #: Images of loaded modules, by digest.
-        self.images: dict[str, bytes] = {}
-        #: Pieces of images whose load has not come yet, by module handle.
-        self.staged: dict[int, bytearray] = {}
-        #: Retains of each device's primary context.
-        self.retains: dict[int, int] = {}
         #: Sticky result of the poisoned context, 0 while healthy.
         self.poisoned = 0
-        #: Journal entries not yet handed over.
-        self.journal: list[dict[str, Any]] = []
         #: (seq, monotonic start) of a call that may take long, for the pulse thread.
         self.in_call: tuple[int, float] | None = None
         self.waits: list[Wait] = []
         #: Bytes of the copies among them.
         self.coming = 0
-        self.seq = 0
-        self.context = 0
         #: The BIND that has made it the bound one.
         self._bound = b""
         #: Whether somebody counts on the session as it is.
@@ -118,17 +107,26 @@ class Executor:
         self._imposed = None
         host, issued, driver = self.host, self.issued, self.driver
         self.rest.batch(skip < count)
-        self.replay.under_way = host.state is State.REPLAYING
+        self.replay.begin_batch(host.state is State.REPLAYING)
         calls = wire.CallStream(stream, payloads)
         end = len(stream)
-        # Most batches begin with what the one before began with.
-        calls.offset = len(self._bound) if stream.startswith(self._bound) else 0
         try:
             while calls.offset < end:
-                if stream[calls.offset] == LAUNCH and start <= seq + 1 <= last:
+                head = stream[calls.offset]
+                if head == LAUNCH and start <= seq + 1 <= last:
                     before, seq = seq, self._launch_known(calls, seq, last)
                     if seq > before:
                         continue
+                elif (
+                    head == BIND
+                    and (bound := self._bound)
+                    and stream.startswith(bound, calls.offset)
+                ):
+                    calls.offset += len(bound)
+                    continue
+                elif head in ORDERS and self.replay.over:
+                    calls.offset += ORDER_SIZE
+                    continue
                 codec, args, data = calls.read()
                 if codec.sequenced:
                     seq += 1
@@ -163,7 +161,7 @@ class Executor:
                 else:
                     self._query(codec.op, args)
             calls.close()
-            if seq != last:
+            if seq != last or calls.offset != end:
                 raise ProtocolError(f"a batch of {count} calls holds {seq - first_seq + 1}")
         finally:
             self.in_call = None
@@ -275,54 +273,6 @@ class Executor:
             self.poisoned = fault.result
             self.host.reply(Reply(ReplyKind.DEFERRED, fault.tag, fault.result, self.context))
 
-    def add_handle(
-        self,
-        kind: HandleKind,
-        handle: int,
-        real: int,
-        recipe: dict[str, Any],
-        parents: tuple[int, ...] = (),
-    ) -> None:
-        """Enter a new object and journal it.
-
-        Raises
-        ------
-        ProtocolError
-            The client chose a handle that is in use, or a parent that is gone.
-        """
-        try:
-            self.handles.add(Handle(handle, kind, real, self.seq, recipe, parents))
-        except KeyError as error:
-            raise ProtocolError(f"call {self.seq}: {error.args[0]}") from error
-        self.journal.append(
-            {"what": "handle", "kind": kind, "id": handle, "recipe": recipe, "seq": self.seq}
-        )
-
-    def note_allocation(self, address: int, size: int, owner: int | None = None) -> None:
-        """Enter a new allocation of a context, by default the bound one, and journal it."""
-        owner = self.context if owner is None else owner
-        self.allocations[address] = Allocation(address, size, owner, self.seq)
-        self.journal.append(
-            {
-                "what": "allocated",
-                "address": address,
-                "size": size,
-                "device": self.device(owner),
-                "seq": self.seq,
-            }
-        )
-
-    def forget_allocation(self, address: int) -> None:
-        """Remove an allocation that was freed, and journal that."""
-        del self.allocations[address]
-        self.journal.append({"what": "freed", "address": address, "seq": self.seq})
-
-    def device(self, owner: int | None = None) -> int:
-        """Return the device of a context, by default the bound one."""
-        owner = self.context if owner is None else owner
-        context = self.handles.get(HandleKind.CONTEXT, owner)
-        return int(context.recipe["device"]) if context is not None else 0
-
     def rebind(self) -> None:
         """Make the device's current context the bound one again."""
         context, self.context, self._bound = self.context, -1, b""
@@ -330,13 +280,8 @@ class Executor:
 
     def drop_handle(self, handle: int) -> list[Handle]:
         """Remove an object with all that was made from it, and journal that."""
-        removed = self.handles.remove(handle)
         self.launches.forget()
-        for gone in removed:
-            self.journal.append(
-                {"what": "destroyed", "kind": gone.kind, "id": gone.id, "seq": self.seq}
-            )
-        return removed
+        return super().drop_handle(handle)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -19,12 +19,19 @@ class Replay:
     def __init__(self, driver: Driver, handles: HandleTable) -> None:
         #: The batch in hand is replayed.
         self.under_way = False
+        #: Nothing that was replayed is under way any more.
+        self.over = True
         self._driver = driver
         self._real = handles.real
         #: Names all that was replayed so far.
         self._ticket = 0
         #: By their numbers: what the program has asked the end of.
         self._marked: dict[int, int] = {}
+
+    def begin_batch(self, replayed: bool) -> None:
+        """Note whether the batch that comes now is replayed."""
+        self.under_way = replayed
+        self.over = self.over and not replayed
 
     def end_batch(self) -> None:
         """Note that the batch in hand is done."""
@@ -49,6 +56,7 @@ class Replay:
         driver = self._driver
         if not self.under_way and driver.done(self._ticket):
             self._marked.clear()
+            self.over = True
             return
         if op is Op.MARKED:
             self._marked[number] = self._name(what, handle)

@@ -23,37 +23,39 @@ _WHAT = {
     Op.EVENT_ELAPSED: Op.EVENT_SYNC,
     Op.CTX_SYNC: Op.CTX_SYNC,
 }
+#: Records kept for the next time: programs wait for few things again and again.
+_MANY = 1024
 
 
 class End:
     """The end of some work that somebody has asked for."""
 
-    __slots__ = ("bind", "handle", "number", "what")
+    __slots__ = ("number", "waited")
 
-    def __init__(self, what: Op, handle: int, bind: bytes) -> None:
-        self.what = what
-        self.handle = handle
-        self.bind = bind
+    def __init__(self, waited: bytes) -> None:
+        #: What the log says when it is told and no call has come in between.
+        self.waited = waited
         #: Names it in the log; 0 while that does not have it.
         self.number = 0
 
     def record(self, op: Op) -> bytes:
-        """Return what the log says of it."""
-        context = wire.CallStream(self.bind).read()[1][1]
-        return wire.pack_record(op, context, self.number, self.what, self.handle)
+        """Return what the log says of it by its number."""
+        context, _, what, handle = wire.CallStream(self.waited).read()[1]
+        return wire.pack_record(op, context, self.number, what, handle)
 
 
 class Ends:
     """What stands in front of the next call."""
 
-    __slots__ = ("_asked", "_number", "_told", "some")
+    __slots__ = ("_asked", "_number", "_records", "_told", "some")
 
     def __init__(self) -> None:
         #: Whether there is anything.
         self.some = False
         self._asked: dict[End, None] = {}
-        self._told: dict[tuple[int, Op, int, bytes], End] = {}
+        self._told: dict[bytes, None] = {}
         self._number = 0
+        self._records: dict[tuple[Op, int, bytes], bytes] = {}
 
     def ask(self, op: Op, handle: int, bind: bytes) -> End | None:
         """Note that a program asks for an end.
@@ -67,10 +69,12 @@ class Ends:
         bind : bytes
             The caller's packed BIND.
         """
-        what = _WHAT.get(op)
-        if what is None:
+        waited = self._records.get((op, handle, bind))
+        if waited is None:
+            waited = self._pack(op, handle, bind)
+        if not waited:
             return None
-        end = End(what, handle, bind)
+        end = End(waited)
         self._asked[end] = None
         self.some = True
         return end
@@ -80,20 +84,33 @@ class Ends:
         if end in self._asked:
             del self._asked[end]
             end.number = 0  # no call has come in between
-        self._told[end.number, end.what, end.handle, end.bind] = end
+        self._told[end.record(Op.WAITED) if end.number else end.waited] = None
         self.some = True
 
     def before(self, record: bytes) -> bytes:
         """Return a call's record behind what was told and asked before it."""
+        if not self._asked:
+            return b"".join((*self._told, record))
         for end in self._asked:
             if not end.number:
                 self._number += 1
                 end.number = self._number
-        told = [end.record(Op.WAITED) for end in self._told.values()]
-        return b"".join((*told, *(end.record(Op.MARKED) for end in self._asked), record))
+        marks = [end.record(Op.MARKED) for end in self._asked]
+        return b"".join((*self._told, *marks, record))
 
     def clear(self) -> None:
         """Note that this is logged."""
         self._asked.clear()
         self._told.clear()
         self.some = False
+
+    def _pack(self, op: Op, handle: int, bind: bytes) -> bytes:
+        what = _WHAT.get(op)
+        if len(self._records) >= _MANY:
+            self._records.clear()
+        record = b""
+        if what is not None:
+            context = wire.CallStream(bind).read()[1][1]
+            record = wire.pack_record(Op.WAITED, context, 0, what, handle)
+        self._records[op, handle, bind] = record
+        return record

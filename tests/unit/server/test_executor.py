@@ -330,3 +330,10 @@ def test_an_image_that_a_device_would_read_beyond_never_reaches_it(executor, ima
     monkeypatch.setattr(executor.driver, "cuModuleLoadData", pytest.fail)
     executor.run(2, 1, 0, BIND + wire.pack_record(Op.MODULE_LOAD, STREAM, data=image), [])
     assert [(r.number, r.result) for r in replies(executor)] == [(2, INVALID_IMAGE)]
+
+
+def test_a_record_that_is_cut_off_is_refused_where_its_kind_is_passed_over(executor):
+    waited = wire.pack_record(Op.WAITED, primary_context(0), 0, Op.STREAM_SYNC, 0)
+    executor.run(2, 1, 0, BIND + waited + ALLOC, [])
+    with pytest.raises(ProtocolError, match="a batch of 1 calls holds"):
+        executor.run(3, 1, 0, BIND + ALLOC + waited[:-4], [])

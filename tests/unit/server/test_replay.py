@@ -55,14 +55,14 @@ def replay(device: Device) -> Replay:
 
 @pytest.mark.parametrize(("named", "ticket"), NAMED)
 def test_what_follows_a_wait_in_a_replay_runs_behind_that_work(replay, device, named, ticket):
-    replay.under_way = True
+    replay.begin_batch(True)
     replay.keep_order(Op.WAITED, 0, *named)
     assert device.order == [ticket]
 
 
 @pytest.mark.parametrize(("named", "ticket"), NAMED)
 def test_a_wait_holds_what_was_there_when_it_began(replay, device, named, ticket):
-    replay.under_way = True
+    replay.begin_batch(True)
     replay.keep_order(Op.MARKED, 7, *named)
     device.event_ticket = lambda event: EVENT_TICKET + 10
     device.ticket = lambda stream=None: EVERYTHING + 10
@@ -71,14 +71,14 @@ def test_a_wait_holds_what_was_there_when_it_began(replay, device, named, ticket
 
 
 def test_work_that_is_done_orders_nothing(replay, device):
-    replay.under_way = True
+    replay.begin_batch(True)
     device.finished.add(STREAM_TICKET)
     replay.keep_order(Op.WAITED, 0, Op.STREAM_SYNC, STREAM)
     assert device.order == []
 
 
 def test_the_first_calls_behind_a_replay_keep_the_order_too(replay, device):
-    replay.under_way = True
+    replay.begin_batch(True)
     replay.end_batch()
     replay.keep_order(Op.WAITED, 0, Op.STREAM_SYNC, STREAM)
     assert device.order == [STREAM_TICKET]
@@ -86,7 +86,7 @@ def test_the_first_calls_behind_a_replay_keep_the_order_too(replay, device):
 
 def test_without_replayed_work_under_way_waits_are_over(replay, device):
     replay.keep_order(Op.WAITED, 0, Op.STREAM_SYNC, STREAM)
-    replay.under_way = True
+    replay.begin_batch(True)
     replay.end_batch()
     device.finished.add(EVERYTHING)
     replay.keep_order(Op.MARKED, 7, Op.STREAM_SYNC, STREAM)
@@ -95,6 +95,6 @@ def test_without_replayed_work_under_way_waits_are_over(replay, device):
 
 
 def test_the_end_of_what_no_replay_has_marked_orders_nothing(replay, device):
-    replay.under_way = True
+    replay.begin_batch(True)
     replay.keep_order(Op.WAITED, 7, Op.STREAM_SYNC, STREAM)
     assert device.order == []
