@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ReplayDiverged
+from outlast.server.calls.modules import forget_image
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, query
 from outlast.session import wire
 from outlast.session.handles import Handle, HandleKind
@@ -195,7 +196,9 @@ def restore_peers(ex: Executor, context: Handle) -> int:
 
 
 def _forget(ex: Executor, context: int) -> None:
-    ex.drop_handle(context)
+    removed = ex.drop_handle(context)
+    for digest in {gone.recipe["image"] for gone in removed if "image" in gone.recipe}:
+        forget_image(ex, digest)
     for other in ex.handles.ordered():
         _forget_peer(other, context)
     for allocation in [a for a in ex.allocations.values() if a.context == context]:

@@ -102,6 +102,36 @@ cuEventElapsedTime >f z z
 cuLaunchKernel z u u u u u u u z z z
 cuLaunchCooperativeKernel z u u u u u u u z z
 cuLaunchHostFunc z z z
+cuStreamAddCallback z z z u
+cuStreamGetCtx z >z
+cuStreamGetId z >z
+cuCtxGetId z >z
+cuCtxGetApiVersion z >i
+cuCtxGetCacheConfig >i
+cuCtxSetCacheConfig i
+cuDeviceComputeCapability >i >i i
+cuDeviceCanAccessPeer >i i i
+cuCtxEnablePeerAccess z u
+cuCtxDisablePeerAccess z
+cuMemcpyPeer z z z z z
+cuMemcpyPeerAsync z z z z z z
+cuMemsetD16Async z u z z
+cuMemsetD2D8 z z u z z
+cuMemsetD2D16 z z u z z
+cuMemsetD2D32 z z u z z
+cuMemAllocPitch >z >z z z u
+cuMemAllocHost >z z
+cuMemHostRegister z z u
+cuMemHostUnregister z
+cuMemHostGetDevicePointer >z z u
+cuMemHostGetFlags >i z
+cuFuncGetName >s z
+cuFuncSetCacheConfig z i
+cuKernelGetName >s z
+cuKernelGetLibrary >z z
+cuModuleGetFunctionCount >i z
+cuProfilerStart
+cuProfilerStop
 """
 
 #: Functions by name, with the kinds of their parameters.

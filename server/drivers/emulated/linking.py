@@ -14,7 +14,7 @@ from outlast.server.drivers.emulated.ptx.problems import ImageError, InvalidPtx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 #: Directives that end with their line; those about debugging are dropped.
-_LINE = re.compile(r"^\s*\.(version|target|address_size|file|loc)\s*([^\n]*)$", re.MULTILINE)
+_LINE = re.compile(r"^\s*\.(version|target|address_size|file|loc)\b\s*([^\n]*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 _TARGET = re.compile(r"sm_(\d+)")
 _LINKING = r"(?P<linking>(?:\.(?:visible|weak|extern|common)\s+)*)"

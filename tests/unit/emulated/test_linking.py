@@ -32,6 +32,7 @@ CALLER = (
 }
 .visible .entry run(.param .u64 out)
 {
+    .local .align 4 .b8 depot[8];
     .reg .u32 %r<8>; .reg .u64 %d<4>;
     .loc 1 1 1
     ld.param.u64 %d1, [out];
@@ -49,6 +50,8 @@ CALLER = (
     mov.u64 %d3, table;
     ld.global.u32 %r4, [%d3+4];
     add.u32 %r5, %r3, %r4;
+    st.local.u32 [depot+4], %r5;
+    ld.local.u32 %r5, [depot+4];
     st.global.u32 [%d1], %r5;
     ret;
 }

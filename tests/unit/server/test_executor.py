@@ -337,3 +337,23 @@ def test_a_record_that_is_cut_off_is_refused_where_its_kind_is_passed_over(execu
     executor.run(2, 1, 0, BIND + waited + ALLOC, [])
     with pytest.raises(ProtocolError, match="a batch of 1 calls holds"):
         executor.run(3, 1, 0, BIND + ALLOC + waited[:-4], [])
+
+
+def test_images_stay_as_long_as_something_was_made_from_them(executor):
+    context, library, first, second = (STREAM + n * HANDLE_STEP for n in range(4))
+    image = sample("size")
+    inside = wire.pack_record(Op.BIND, 1, context)
+    create = wire.pack_record(Op.CTX_CREATE, context, 0, 0)
+    load = wire.pack_record(Op.MODULE_LOAD, first, data=image)
+    executor.run(2, 1, 0, BIND + create, [])
+    executor.run(3, 1, 0, inside + load, [])
+    assert len(executor.images) == 1
+    executor.run(4, 1, 0, BIND + wire.pack_record(Op.CTX_DESTROY, context), [])
+    assert not executor.images
+    load = wire.pack_record(Op.LIBRARY_LOAD, library, second, data=image)
+    executor.run(5, 1, 0, BIND + load, [])
+    executor.run(6, 1, 0, BIND + wire.pack_record(Op.PRIMARY_RESET, 0), [])
+    assert len(executor.images) == 1
+    executor.run(7, 1, 0, BIND + wire.pack_record(Op.LIBRARY_UNLOAD, library), [])
+    assert not executor.images
+    assert [r.result for r in replies(executor)] == [0, 0, 0]
