@@ -69,8 +69,8 @@ def source() -> str:
             body = f"({given}) {{ uint64_t v[] = {{{values}}}; return call({number}, v); }}"
         for ending in endings:
             full = name + ending
-            # A name that the bindings have besides takes other parameters.
-            if full not in done and not (ending and full in known):
+            # A name that stands for itself takes other parameters.
+            if full not in done and not (ending and full in known | set(_NAMES)):
                 done.add(full)
                 parts.append(f"int {full}{body}")
     return "\n".join(parts) + "\n"
@@ -163,11 +163,17 @@ class NativeDriver:
         return int(result)
 
     def _cuCtxCreate(self, values: Any) -> int:
-        """Create a context; it is the form of CUDA 13, with parameters."""
-        flags, device = _READERS["u"](values[2]), _READERS["i"](values[3])
+        """Create a context; this is the form of CUDA 13, with parameters."""
+        return self._create_context(values[0], values[2], values[3])
+
+    def _cuCtxCreate_v2(self, values: Any) -> int:
+        return self._create_context(*values[:3])
+
+    def _create_context(self, address: int, flags: int, ordinal: int) -> int:
+        flags, device = _READERS["u"](flags), _READERS["i"](ordinal)
         result, context = self._api.cuCtxCreate(None, flags, device)
         if not result:
-            self._give("z", values[0], context)
+            self._give("z", address, context)
         return int(result)
 
     def _cuLaunchKernelEx(self, values: Any) -> int:

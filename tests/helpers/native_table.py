@@ -139,6 +139,7 @@ FUNCTIONS = {line.split()[0]: line.split()[1:] for line in TABLE.strip().splitli
 #: Those that take or give more than numbers, with how many parameters they have.
 SPECIAL = {
     "cuCtxCreate": 4,
+    "cuCtxCreate_v2": 3,
     "cuDeviceGetName": 3,
     "cuDeviceGetUuid": 2,
     "cuLaunchKernelEx": 4,
