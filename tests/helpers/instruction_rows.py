@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,16 @@ def ptx_of(rows: Iterable[Row]) -> str:
             "ret;\n}",
         ]
     )
+
+
+def rows_of(table: Path) -> list[Row]:
+    """Return the rows of a file of instructions with their outputs."""
+    with np.load(table) as file:
+        columns = (file[name] for name in ("instructions", "results", "sources"))
+        return [
+            (str(name), str(result), str(sources).split())
+            for name, result, sources in zip(*columns, strict=True)
+        ]
 
 
 def is_nan(values: NDArray[np.uint64], kind: str) -> NDArray[np.bool_]:

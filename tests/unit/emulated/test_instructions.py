@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.instruction_rows import Row, is_nan, ptx_of
+from helpers.instruction_rows import is_nan, ptx_of, rows_of
 
 TABLE = Path(__file__).parents[2] / "kernels" / "instructions.npz"
 
@@ -23,13 +23,8 @@ def table() -> Any:
         return dict(file)
 
 
-def rows_of(table: Any) -> list[Row]:
-    rows = zip(table["instructions"], table["results"], table["sources"], strict=True)
-    return [(str(name), str(result), str(sources).split()) for name, result, sources in rows]
-
-
 def test_every_instruction_gives_the_bits_of_a_gpu(host: Any, table: Any) -> None:
-    result, module = host.cuda.cuModuleLoadData(ptx_of(rows_of(table)).encode())
+    result, module = host.cuda.cuModuleLoadData(ptx_of(rows_of(TABLE)).encode())
     assert result == 0, host.cuda.load_log
     kernel = host.cuda.cuModuleGetFunction(module, b"all")[1]
     outputs = host.put(np.zeros_like(table["outputs"]))

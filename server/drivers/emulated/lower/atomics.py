@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import Builder
-from outlast.server.drivers.emulated.lower.memory import HINTS, ORDERS, SPACES, pointer
+from outlast.server.drivers.emulated.lower.memory import ATOMIC_SPACES, POLICY, SCOPES, pointer
 from outlast.server.drivers.emulated.lower.packed import map_values
 from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, word
 from outlast.server.drivers.emulated.ptx.nodes import Instruction, Operand, Scalar
@@ -21,17 +21,17 @@ _OPERATIONS = {
     "min": ("umin", ""),
     "max": ("umax", ""),
 }
-_WORDS = f"{SPACES} {ORDERS} {HINTS} noftz {' '.join(_OPERATIONS)}"
+_WORDS = f"{ATOMIC_SPACES} relaxed release {SCOPES} {POLICY} noftz {' '.join(_OPERATIONS)}"
 
 
-@lowers("atom", operands=(3, 5), words=f"{_WORDS} cas")
+@lowers("atom", operands=(3, 5), words=f"{_WORDS} acquire acq_rel cas")
 def atomic(b: Builder, ins: Instruction) -> None:
     """Lower ``atom``."""
     kind, old = _atomic(b, ins, ins.operands[1], ins.operands[2:])
     b.assign(ins.operands[0], kind, old)
 
 
-@lowers("red", operands=(2, 3), words=_WORDS)
+@lowers("red", operands=(2, 3), words=_WORDS.replace(" exch", ""))
 def reduce(b: Builder, ins: Instruction) -> None:
     """Lower ``red``: an atomic without a result."""
     _atomic(b, ins, ins.operands[0], ins.operands[1:])

@@ -10,9 +10,11 @@ from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 from outlast.server.drivers.emulated.runtime import AT_BARRIER, BARRIERS, ID_SHIFT
 
 _REDUCTIONS = ("popc", "and", "or")
+_WORDS = "sync arrive red popc and or cta"
 
 
-@lowers("bar", "barrier", operands=(1, 4), words="sync arrive red popc and or warp cta aligned")
+@lowers("bar", operands=(1, 4), words=f"{_WORDS} warp")
+@lowers("barrier", operands=(1, 4), words=f"{_WORDS} aligned")
 def barrier(b: Builder, ins: Instruction) -> None:
     """Lower ``bar`` and ``barrier``."""
     if "warp" in ins.opcode:

@@ -77,7 +77,7 @@ def branch(b: Builder, ins: Instruction) -> None:
     b.jump(_target(b, target.name))
 
 
-@lowers("brx", operands=2, words="idx uni")
+@lowers("brx", operands=2, words="idx")
 def branch_indexed(b: Builder, ins: Instruction) -> None:
     """Lower ``brx.idx``: a jump table."""
     table = ins.operands[1]

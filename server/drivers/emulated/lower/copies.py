@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import PRED, U32, Builder
-from outlast.server.drivers.emulated.lower.memory import HINTS, pointer
+from outlast.server.drivers.emulated.lower.memory import POLICY, SECTORS, pointer
 from outlast.server.drivers.emulated.lower.registry import lowers
 from outlast.server.drivers.emulated.ptx.nodes import Immediate, Instruction, Not, Operand, Register
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
@@ -15,7 +15,7 @@ _GROUPS = ("commit_group", "wait_group", "wait_all")
 @lowers(
     "cp",
     operands=(0, 5),
-    words=f"async ca cg shared shared::cta global {' '.join(_GROUPS)} {HINTS}",
+    words=f"async ca cg shared shared::cta global {' '.join(_GROUPS)} {POLICY} {SECTORS}",
 )
 def copy(b: Builder, ins: Instruction) -> None:
     """Lower ``cp.async`` and the words that group and await copies."""
@@ -32,7 +32,7 @@ def copy(b: Builder, ins: Instruction) -> None:
 
 def _copy(b: Builder, ins: Instruction) -> None:
     operands = list(ins.operands)
-    if "L2::cache_hint" in ins.opcode:
+    if POLICY in ins.opcode:
         operands.pop()
     if not 3 <= len(operands) <= 4:
         raise InvalidPtx(f"wrong number of operands of {ins.text}", ins.line)

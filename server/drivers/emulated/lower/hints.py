@@ -29,7 +29,7 @@ def performance_event(b: Builder, ins: Instruction) -> None:
 
 
 @lowers("membar", operands=0, words="gl cta sys")
-@lowers("fence", operands=0, words="cta gpu sys acq_rel sc acquire release proxy alias")
+@lowers("fence", operands=0, words="cta gpu sys acq_rel sc proxy alias")
 def fence(b: Builder, ins: Instruction) -> None:
     """Lower fences: threads run one after another, so memory is always consistent."""
 

@@ -169,7 +169,8 @@ def multiply_add_with_carry(b: Builder, ins: Instruction) -> None:
     _carry(b, ins, kind, "add", part, b.value(ins.operands[3], kind), carry_in=True)
 
 
-@lowers("div", "rem", operands=3, words=f"{_FLOAT_WORDS} approx full")
+@lowers("rem", operands=3)
+@lowers("div", operands=3, words=f"{ROUNDINGS} ftz approx full")
 def divide(b: Builder, ins: Instruction) -> None:
     """Lower ``div`` and ``rem``; division by zero gives all ones, as on a GPU."""
     kind, name = scalar(ins), ins.opcode[0]
@@ -193,7 +194,7 @@ def divide(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.select(zero, t, "-1", result))
 
 
-@lowers("min", "max", operands=3, words="ftz NaN xorsign abs relu")
+@lowers("min", "max", operands=3, words="ftz NaN xorsign abs")
 def minimum(b: Builder, ins: Instruction) -> None:
     """Lower ``min`` and ``max``."""
     kind, name = any_scalar(ins), ins.opcode[0]
@@ -204,8 +205,6 @@ def minimum(b: Builder, ins: Instruction) -> None:
     x, y = (b.value(ins.operands[i], kind) for i in (1, 2))
     function = f"llvm.{'s' if kind.signed else 'u'}{name}.{t}"
     result = b.intrinsic(t, function, f"{t} {x}", f"{t} {y}")
-    if "relu" in ins.opcode:
-        result = b.intrinsic(t, f"llvm.smax.{t}", f"{t} {result}", f"{t} 0")
     b.assign(ins.operands[0], kind, result)
 
 

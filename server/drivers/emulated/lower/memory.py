@@ -19,17 +19,19 @@ from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 PAGE_SHIFT = 12  # 4 KiB pages
 
-SPACES = "param param::entry param::func global shared shared::cta local const"
-ORDERS = "volatile relaxed acquire release acq_rel weak mmio cta gpu sys"
+_SHARED = "shared shared::cta"
+#: Spaces of addresses; parameters and constants cannot be written from everywhere.
+SPACES = f"param param::entry global local const {_SHARED}"
+ATOMIC_SPACES = f"global {_SHARED}"
+SCOPES = "cta gpu sys"
 #: What is said of caches changes nothing.
-EVICTIONS = " ".join(
-    f"{level}::{word}"
-    for level in ("L1", "L2")
-    for word in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")
-)
+EVICTIONS = "L2::evict_first L2::evict_last L2::evict_normal L2::evict_unchanged"
+POLICY = "L2::cache_hint"
 SECTORS = "L2::64B L2::128B L2::256B"
-HINTS = f"L2::cache_hint {EVICTIONS} {SECTORS}"
-_CACHES = f"ca cg cs lu cv wb wt nc {HINTS}"
+_FIRST_LEVEL = ("evict_first", "evict_last", "evict_normal", "evict_unchanged", "no_allocate")
+_HINTS = " ".join((POLICY, *(f"L1::{word}" for word in _FIRST_LEVEL)))
+_LOADS = f"weak volatile relaxed acquire mmio {SCOPES} ca cg cs lu cv nc {_HINTS} {SECTORS}"
+_STORES = f"weak volatile relaxed release mmio {SCOPES} wb cg cs wt {_HINTS}"
 
 
 def memory_space(ins: Instruction) -> str:
@@ -101,7 +103,8 @@ def _element(b: Builder, base: str, offset: int) -> str:
     return b.let(f"getelementptr i8, ptr {base}, i64 {offset}") if offset else base
 
 
-@lowers("ld", "ldu", operands=(2, 3), words=f"{SPACES} {ORDERS} {_CACHES} v2 v4")
+@lowers("ldu", operands=2, words="global v2 v4")
+@lowers("ld", operands=(2, 3), words=f"{SPACES} param::func {_LOADS} v2 v4")
 def load(b: Builder, ins: Instruction) -> None:
     """Lower ``ld``, also of vectors."""
     kind = scalar(ins)
@@ -119,7 +122,7 @@ def load(b: Builder, ins: Instruction) -> None:
         b.assign(target, kind.raw if kind.is_float else kind, value)
 
 
-@lowers("st", operands=(2, 3), words=f"{SPACES} {ORDERS} {_CACHES} v2 v4")
+@lowers("st", operands=(2, 3), words=f"param param::func global local {_SHARED} {_STORES} v2 v4")
 def store(b: Builder, ins: Instruction) -> None:
     """Lower ``st``, also of vectors."""
     kind = scalar(ins).raw
