@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.memory import ATOMIC_SPACES, POLICY, SCOPES, pointer
 from outlast.server.drivers.emulated.lower.packed import map_values
-from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, word
+from outlast.server.drivers.emulated.lower.registry import BITS, FLOATS, any_scalar, lowers, word
 from outlast.server.drivers.emulated.ptx.nodes import Instruction, Operand, Scalar
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
 
@@ -24,14 +24,24 @@ _OPERATIONS = {
 _WORDS = f"{ATOMIC_SPACES} relaxed release {SCOPES} {POLICY} noftz {' '.join(_OPERATIONS)}"
 
 
-@lowers("atom", operands=(3, 5), words=f"{_WORDS} acquire acq_rel cas")
+@lowers(
+    "atom",
+    operands=(3, 5),
+    words=f"{_WORDS} acquire acq_rel cas",
+    types=f"{BITS} u32 u64 s32 s64 {FLOATS}",
+)
 def atomic(b: Builder, ins: Instruction) -> None:
     """Lower ``atom``."""
     kind, old = _atomic(b, ins, ins.operands[1], ins.operands[2:])
     b.assign(ins.operands[0], kind, old)
 
 
-@lowers("red", operands=(2, 3), words=_WORDS.replace(" exch", ""))
+@lowers(
+    "red",
+    operands=(2, 3),
+    words=_WORDS.replace(" exch", ""),
+    types=f"b32 b64 u32 u64 s32 s64 {FLOATS}",
+)
 def reduce(b: Builder, ins: Instruction) -> None:
     """Lower ``red``: an atomic without a result."""
     _atomic(b, ins, ins.operands[0], ins.operands[1:])

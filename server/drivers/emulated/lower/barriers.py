@@ -13,8 +13,8 @@ _REDUCTIONS = ("popc", "and", "or")
 _WORDS = "sync arrive red popc and or cta"
 
 
-@lowers("bar", operands=(1, 4), words=f"{_WORDS} warp")
-@lowers("barrier", operands=(1, 4), words=f"{_WORDS} aligned")
+@lowers("bar", operands=(1, 4), words=f"{_WORDS} warp", types="pred u32")
+@lowers("barrier", operands=(1, 4), words=f"{_WORDS} aligned", types="pred u32")
 def barrier(b: Builder, ins: Instruction) -> None:
     """Lower ``bar`` and ``barrier``."""
     if "warp" in ins.opcode:

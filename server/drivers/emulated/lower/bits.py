@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import B32, U32, Builder
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar, word
+from outlast.server.drivers.emulated.lower.registry import BITS, INTEGERS, lowers, scalar, word
 from outlast.server.drivers.emulated.ptx.nodes import Immediate, Instruction
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx
 
 
-@lowers("and", "or", "xor", operands=3)
+@lowers("and", "or", "xor", operands=3, types=f"pred {BITS}")
 def logic(b: Builder, ins: Instruction) -> None:
     """Lower two-operand logic."""
     kind = scalar(ins).raw
@@ -16,7 +16,7 @@ def logic(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.op(ins.opcode[0], kind.integer, x, y))
 
 
-@lowers("not", operands=2)
+@lowers("not", operands=2, types=f"pred {BITS}")
 def invert(b: Builder, ins: Instruction) -> None:
     """Lower ``not``."""
     kind = scalar(ins).raw
@@ -26,7 +26,7 @@ def invert(b: Builder, ins: Instruction) -> None:
     )
 
 
-@lowers("cnot", operands=2)
+@lowers("cnot", operands=2, types=BITS)
 def logical_not(b: Builder, ins: Instruction) -> None:
     """Lower ``cnot``: 1 for zero, else 0."""
     kind = scalar(ins).raw
@@ -34,7 +34,7 @@ def logical_not(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.cast("zext", "i1", zero, kind.integer))
 
 
-@lowers("shl", "shr", operands=3)
+@lowers("shl", "shr", operands=3, types=f"{BITS} {INTEGERS}")
 def shift(b: Builder, ins: Instruction) -> None:
     """Lower shifts; amounts of the width and more give zero or the sign."""
     kind, t = scalar(ins), scalar(ins).integer
@@ -48,7 +48,7 @@ def shift(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, result)
 
 
-@lowers("shf", operands=4, words="l r clamp wrap")
+@lowers("shf", operands=4, words="l r clamp wrap", types="b32")
 def funnel_shift(b: Builder, ins: Instruction) -> None:
     """Lower ``shf``: shift a pair of registers."""
     low, high, amount = (b.value(ins.operands[i], U32) for i in (1, 2, 3))
@@ -61,7 +61,7 @@ def funnel_shift(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], B32, result)
 
 
-@lowers("lop3", operands=5)
+@lowers("lop3", operands=5, types="b32")
 def ternary_logic(b: Builder, ins: Instruction) -> None:
     """Lower ``lop3``: a truth table over three operands."""
     table = ins.operands[4]
@@ -78,7 +78,7 @@ def ternary_logic(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], B32, result)
 
 
-@lowers("prmt", operands=4)
+@lowers("prmt", operands=4, types="b32")
 def permute(b: Builder, ins: Instruction) -> None:
     """Lower ``prmt``: pick four bytes out of eight."""
     low, high, control = (b.value(ins.operands[i], B32) for i in (1, 2, 3))
@@ -98,7 +98,7 @@ def permute(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], B32, result)
 
 
-@lowers("popc", "clz", operands=2)
+@lowers("popc", "clz", operands=2, types="b32 b64")
 def count_bits(b: Builder, ins: Instruction) -> None:
     """Lower ``popc`` and ``clz``."""
     kind = scalar(ins)
@@ -112,7 +112,7 @@ def count_bits(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], U32, b.resize(count, kind.bits, 32))
 
 
-@lowers("brev", operands=2)
+@lowers("brev", operands=2, types="b32 b64")
 def reverse(b: Builder, ins: Instruction) -> None:
     """Lower ``brev``."""
     kind = scalar(ins)
@@ -121,7 +121,7 @@ def reverse(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.intrinsic(t, f"llvm.bitreverse.{t}", value))
 
 
-@lowers("bfind", operands=2, words="shiftamt")
+@lowers("bfind", operands=2, words="shiftamt", types="u32 u64 s32 s64")
 def find_leading(b: Builder, ins: Instruction) -> None:
     """Lower ``bfind``: the highest bit that differs from the sign; -1 if none."""
     kind = scalar(ins)
@@ -152,7 +152,7 @@ def _mask(b: Builder, bits: str) -> str:
     return b.select(b.op("icmp uge", "i64", bits, 64), "i64", "-1", b.op("sub", "i64", low, 1))
 
 
-@lowers("bfi", operands=5)
+@lowers("bfi", operands=5, types="b32 b64")
 def insert_field(b: Builder, ins: Instruction) -> None:
     """Lower ``bfi``: put a bit field into a word."""
     kind = scalar(ins)
@@ -168,7 +168,7 @@ def insert_field(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.resize(result, 64, kind.bits))
 
 
-@lowers("bfe", operands=4)
+@lowers("bfe", operands=4, types="u32 u64 s32 s64")
 def extract_field(b: Builder, ins: Instruction) -> None:
     """Lower ``bfe``: take a bit field out of a word, with its sign.
 
@@ -186,7 +186,7 @@ def extract_field(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.resize(field, 128, kind.bits))
 
 
-@lowers("bmsk", operands=3, words="clamp wrap")
+@lowers("bmsk", operands=3, words="clamp wrap", types="b32")
 def make_mask(b: Builder, ins: Instruction) -> None:
     """Lower ``bmsk``: ones from a bit on."""
     start, length = (b.value(ins.operands[i], U32) for i in (1, 2))
@@ -204,7 +204,7 @@ def _power(b: Builder, exponent: str) -> str:
     return b.op("shl", "i64", "1", b.resize(limited, 32, 64))
 
 
-@lowers("szext", operands=3, words="clamp wrap")
+@lowers("szext", operands=3, words="clamp wrap", types="u32 s32")
 def extend_from_bit(b: Builder, ins: Instruction) -> None:
     """Lower ``szext``: keep the low bits, and extend their sign or zeros."""
     kind = scalar(ins)
@@ -254,7 +254,7 @@ nothing:
 """
 
 
-@lowers("fns", operands=4)
+@lowers("fns", operands=4, types="b32")
 def find_nth_set(b: Builder, ins: Instruction) -> None:
     """Lower ``fns``: the n-th set bit from a bit on, upwards or downwards."""
     mask, base, offset = (b.value(ins.operands[i], U32) for i in (1, 2, 3))

@@ -168,11 +168,13 @@ class Builder:
         prefix = "" if self._calls == 1 else f"{self._calls}."
         frame = Frame(function, prefix, return_label, bound)
         for name, scalar in function.registers.items():
-            self.slots.append(f"  {frame.slot(name)} = alloca {scalar.integer}")
+            # A register that nothing was written into is 0: LLVM may do anything with what is
+            # undefined, and not only the program's results would be wrong.
+            slot, kind = frame.slot(name), scalar.integer
+            self.slots += [f"  {slot} = alloca {kind}", f"  store {kind} 0, ptr {slot}"]
         for variable in function.variables.values():
             if variable.space == "param":
-                size = max(variable.size, 1)
-                self.slots.append(f"  {frame.slot(variable.name)} = alloca [{size} x i8], align 16")
+                self._allocate(frame.slot(variable.name), max(variable.size, 1))
             elif variable.space == "local":
                 offset = align_up(self._local, variable.align)
                 frame.local[variable.name] = offset
@@ -191,8 +193,16 @@ class Builder:
         """Return a pointer to ``size`` bytes of the thread."""
         self._temporaries += 1
         name = f"%.{self._temporaries}"
-        self.slots.append(f"  {name} = alloca [{size} x i8], align 16")
+        self._allocate(name, size)
         return name
+
+    def _allocate(self, name: str, size: int) -> None:
+        """Give the thread ``size`` bytes of zeros."""
+        self.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        self.slots += [
+            f"  {name} = alloca [{size} x i8], align 16",
+            f"  call void @llvm.memset.p0.i64(ptr {name}, i8 0, i64 {size}, i1 false)",
+        ]
 
     def enter_standing(self, function: Function) -> Standing:
         """Return a function that stands; at first its variables get their places."""
@@ -207,7 +217,8 @@ class Builder:
             for formal in (*function.parameters, *function.returns):
                 if formal.space == "param":
                     frame.bound[formal.name] = self.temporary(max(formal.size, 16))
-            self.slots.append(f"  %return.to.{number} = alloca i32")
+            slot = f"%return.to.{number}"
+            self.slots += [f"  {slot} = alloca i32", f"  store i32 0, ptr {slot}"]
         return found
 
     def begin_standing(self, standing: Standing) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.packed import pack
-from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar
+from outlast.server.drivers.emulated.lower.registry import (
+    FLOATS,
+    INTEGERS,
+    any_scalar,
+    lowers,
+    scalar,
+)
 from outlast.server.drivers.emulated.lower.rounding import (
     clamp,
     directed,
@@ -23,7 +29,12 @@ _TO_INTEGER = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"
 _WIDTHS = {"half": 16, "float": 32, "double": 64}
 
 
-@lowers("cvt", operands=(2, 4), words="rn rz rm rp rna rni rzi rmi rpi ftz sat relu pack")
+@lowers(
+    "cvt",
+    operands=(2, 4),
+    words="rn rz rm rp rna rni rzi rmi rpi ftz sat relu pack",
+    types=f"u8 s8 {INTEGERS} {FLOATS} tf32 b32",
+)
 def convert(b: Builder, ins: Instruction) -> None:
     """Lower ``cvt``."""
     target = any_scalar(ins, -2)

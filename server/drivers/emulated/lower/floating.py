@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from outlast.server.drivers.emulated.lower.builder import Builder
 from outlast.server.drivers.emulated.lower.packed import assign_mapped
-from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar
+from outlast.server.drivers.emulated.lower.registry import (
+    FLOATS,
+    SINGLE_OR_DOUBLE,
+    SMALL_FLOATS,
+    any_scalar,
+    lowers,
+    scalar,
+)
 from outlast.server.drivers.emulated.lower.rounding import (
     ROUNDINGS,
     directed,
@@ -75,7 +82,7 @@ def float_operation(b: Builder, ins: Instruction, operation: str) -> None:
     assign_float(b, ins, kind, compute)
 
 
-@lowers("fma", operands=4, words=f"{ROUNDINGS} ftz sat relu")
+@lowers("fma", operands=4, words=f"{ROUNDINGS} ftz sat relu", types=FLOATS)
 def fused_multiply_add(b: Builder, ins: Instruction) -> None:
     """Lower ``fma``, and ``mad`` of floats."""
     kind = float_kind(ins)
@@ -93,7 +100,7 @@ def fused_multiply_add(b: Builder, ins: Instruction) -> None:
     assign_float(b, ins, kind, compute)
 
 
-@lowers("sqrt", operands=2, words=f"approx {ROUNDINGS} ftz")
+@lowers("sqrt", operands=2, words=f"approx {ROUNDINGS} ftz", types=SINGLE_OR_DOUBLE)
 def square_root(b: Builder, ins: Instruction) -> None:
     """Lower ``sqrt``."""
     kind = float_kind(ins)
@@ -110,7 +117,7 @@ def square_root(b: Builder, ins: Instruction) -> None:
     assign_float(b, ins, kind, compute)
 
 
-@lowers("rcp", operands=2, words=f"approx {ROUNDINGS} ftz")
+@lowers("rcp", operands=2, words=f"approx {ROUNDINGS} ftz", types=SINGLE_OR_DOUBLE)
 def reciprocal(b: Builder, ins: Instruction) -> None:
     """Lower ``rcp``."""
     kind = float_kind(ins)
@@ -127,7 +134,7 @@ def reciprocal(b: Builder, ins: Instruction) -> None:
     assign_float(b, ins, kind, compute)
 
 
-@lowers("rsqrt", operands=2, words="approx ftz")
+@lowers("rsqrt", operands=2, words="approx ftz", types=SINGLE_OR_DOUBLE)
 def reciprocal_square_root(b: Builder, ins: Instruction) -> None:
     """Lower ``rsqrt``."""
 
@@ -140,14 +147,14 @@ def reciprocal_square_root(b: Builder, ins: Instruction) -> None:
 _FUNCTIONS = {"sin": "sin", "cos": "cos", "ex2": "exp2", "lg2": "log2"}
 
 
-@lowers(*_FUNCTIONS, operands=2, words="approx ftz")
+@lowers(*_FUNCTIONS, operands=2, words="approx ftz", types=f"f32 {SMALL_FLOATS}")
 def function(b: Builder, ins: Instruction) -> None:
     """Lower exponentials and the circular functions."""
     name = _FUNCTIONS[ins.opcode[0]]
     assign_float(b, ins, float_kind(ins), lambda kind, value: float_call(b, kind, name, value))
 
 
-@lowers("tanh", operands=2, words="approx")
+@lowers("tanh", operands=2, words="approx", types=f"f32 {SMALL_FLOATS}")
 def hyperbolic_tangent(b: Builder, ins: Instruction) -> None:
     """Lower ``tanh``."""
 
@@ -162,7 +169,7 @@ def hyperbolic_tangent(b: Builder, ins: Instruction) -> None:
     assign_float(b, ins, float_kind(ins), compute)
 
 
-@lowers("copysign", operands=3)
+@lowers("copysign", operands=3, types=SINGLE_OR_DOUBLE)
 def copy_sign(b: Builder, ins: Instruction) -> None:
     """Lower ``copysign``: PTX names the sign first."""
     kind = scalar(ins)

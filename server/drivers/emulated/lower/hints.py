@@ -15,7 +15,7 @@ def no_operation(b: Builder, ins: Instruction) -> None:
     """Lower what has an effect beside another program only: a debugger or a dependent grid."""
 
 
-@lowers("nanosleep", operands=1)
+@lowers("nanosleep", operands=1, types="u32")
 def sleep(b: Builder, ins: Instruction) -> None:
     """Lower ``nanosleep``, which may be shorter than asked for."""
     b.value(ins.operands[0], U32)
@@ -50,7 +50,12 @@ def cache_line(b: Builder, ins: Instruction) -> None:
     pointer(b, ins, ins.operands[0], 128, memory_space(ins))
 
 
-@lowers("createpolicy", operands=(1, 4), words=f"fractional range cvt global L2 {EVICTIONS}")
+@lowers(
+    "createpolicy",
+    operands=(1, 4),
+    words=f"fractional range cvt global L2 {EVICTIONS}",
+    types="b64",
+)
 def create_policy(b: Builder, ins: Instruction) -> None:
     """Lower ``createpolicy``: what it makes is read by hints alone."""
     b.assign(ins.operands[0], B64, "0")

@@ -9,7 +9,16 @@ from outlast.server.drivers.emulated.lower.floating import (
     float_operation,
     fused_multiply_add,
 )
-from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar, word
+from outlast.server.drivers.emulated.lower.registry import (
+    FLOATS,
+    INTEGERS,
+    SIGNED,
+    SINGLE_OR_DOUBLE,
+    any_scalar,
+    lowers,
+    scalar,
+    word,
+)
 from outlast.server.drivers.emulated.lower.rounding import ROUNDINGS
 from outlast.server.drivers.emulated.ptx.nodes import SCALARS, Instruction, Scalar
 from outlast.server.drivers.emulated.ptx.problems import InvalidPtx, UnsupportedPtx
@@ -24,7 +33,7 @@ def _double(kind: Scalar) -> Scalar:
     return SCALARS[f"{'s' if kind.signed else 'u'}{2 * kind.bits}"]
 
 
-@lowers("add", "sub", operands=3, words=f"{_FLOAT_WORDS} cc")
+@lowers("add", "sub", operands=3, words=f"{_FLOAT_WORDS} cc", types=f"{INTEGERS} {FLOATS}")
 def add(b: Builder, ins: Instruction) -> None:
     """Lower ``add`` and ``sub``."""
     kind, name = any_scalar(ins), ins.opcode[0]
@@ -50,7 +59,7 @@ def _saturated(
     return b.intrinsic("i32", name, f"i32 {first}", f"i32 {second}")
 
 
-@lowers("addc", "subc", operands=3, words="cc")
+@lowers("addc", "subc", operands=3, words="cc", types="u32 u64 s32 s64")
 def add_with_carry(b: Builder, ins: Instruction) -> None:
     """Lower ``addc`` and ``subc``."""
     kind = scalar(ins)
@@ -101,7 +110,7 @@ def _part(b: Builder, ins: Instruction, kind: Scalar) -> str:
     return b.cast("trunc", double.integer, high, kind.integer)
 
 
-@lowers("mul", operands=3, words=f"{_FLOAT_WORDS} lo hi wide")
+@lowers("mul", operands=3, words=f"{_FLOAT_WORDS} lo hi wide", types=f"{INTEGERS} {FLOATS}")
 def multiply(b: Builder, ins: Instruction) -> None:
     """Lower ``mul``."""
     kind = any_scalar(ins)
@@ -114,7 +123,9 @@ def multiply(b: Builder, ins: Instruction) -> None:
         b.assign(ins.operands[0], kind, _part(b, ins, kind))
 
 
-@lowers("mad", operands=4, words=f"{_FLOAT_WORDS} lo hi wide cc")
+@lowers(
+    "mad", operands=4, words=f"{_FLOAT_WORDS} lo hi wide cc", types=f"{INTEGERS} {SINGLE_OR_DOUBLE}"
+)
 def multiply_add(b: Builder, ins: Instruction) -> None:
     """Lower ``mad``."""
     kind = any_scalar(ins)
@@ -136,8 +147,8 @@ def multiply_add(b: Builder, ins: Instruction) -> None:
         b.assign(ins.operands[0], kind, total)
 
 
-@lowers("mul24", operands=3, words="lo hi")
-@lowers("mad24", operands=4, words="lo hi sat")
+@lowers("mul24", operands=3, words="lo hi", types="u32 s32")
+@lowers("mad24", operands=4, words="lo hi sat", types="u32 s32")
 def multiply_short(b: Builder, ins: Instruction) -> None:
     """Lower ``mul24`` and ``mad24``: 32 of the 48 bits that a product of 24-bit numbers has."""
     kind = scalar(ins)
@@ -161,7 +172,7 @@ def multiply_short(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, result)
 
 
-@lowers("madc", operands=4, words="lo hi cc")
+@lowers("madc", operands=4, words="lo hi cc", types="u32 u64 s32 s64")
 def multiply_add_with_carry(b: Builder, ins: Instruction) -> None:
     """Lower ``madc``."""
     kind = scalar(ins)
@@ -169,8 +180,10 @@ def multiply_add_with_carry(b: Builder, ins: Instruction) -> None:
     _carry(b, ins, kind, "add", part, b.value(ins.operands[3], kind), carry_in=True)
 
 
-@lowers("rem", operands=3)
-@lowers("div", operands=3, words=f"{ROUNDINGS} ftz approx full")
+@lowers("rem", operands=3, types=INTEGERS)
+@lowers(
+    "div", operands=3, words=f"{ROUNDINGS} ftz approx full", types=f"{INTEGERS} {SINGLE_OR_DOUBLE}"
+)
 def divide(b: Builder, ins: Instruction) -> None:
     """Lower ``div`` and ``rem``; division by zero gives all ones, as on a GPU."""
     kind, name = scalar(ins), ins.opcode[0]
@@ -194,7 +207,7 @@ def divide(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.select(zero, t, "-1", result))
 
 
-@lowers("min", "max", operands=3, words="ftz NaN xorsign abs")
+@lowers("min", "max", operands=3, words="ftz NaN xorsign abs", types=f"{INTEGERS} {FLOATS}")
 def minimum(b: Builder, ins: Instruction) -> None:
     """Lower ``min`` and ``max``."""
     kind, name = any_scalar(ins), ins.opcode[0]
@@ -208,7 +221,7 @@ def minimum(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, result)
 
 
-@lowers("neg", operands=2, words="ftz")
+@lowers("neg", operands=2, words="ftz", types=f"{SIGNED} {FLOATS}")
 def negate(b: Builder, ins: Instruction) -> None:
     """Lower ``neg``."""
     kind = any_scalar(ins)
@@ -219,7 +232,7 @@ def negate(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.op("sub", kind.integer, "0", value))
 
 
-@lowers("abs", operands=2, words="ftz")
+@lowers("abs", operands=2, words="ftz", types=f"{SIGNED} {FLOATS}")
 def absolute(b: Builder, ins: Instruction) -> None:
     """Lower ``abs``."""
     kind = any_scalar(ins)
@@ -231,7 +244,7 @@ def absolute(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, result)
 
 
-@lowers("sad", operands=4)
+@lowers("sad", operands=4, types=INTEGERS)
 def absolute_difference(b: Builder, ins: Instruction) -> None:
     """Lower ``sad``: ``c + |a - b|``."""
     kind = scalar(ins)
@@ -244,8 +257,8 @@ def absolute_difference(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind, b.op("add", kind.integer, third, difference))
 
 
-@lowers("dp4a", operands=4)
-@lowers("dp2a", operands=4, words="lo hi")
+@lowers("dp4a", operands=4, types="u32 s32")
+@lowers("dp2a", operands=4, words="lo hi", types="u32 s32")
 def dot_product(b: Builder, ins: Instruction) -> None:
     """Lower ``dp4a`` and ``dp2a``: products of parts of words, added to an accumulator.
 
@@ -270,7 +283,7 @@ def _extract(b: Builder, value: str, start: int, width: int, kind: Scalar) -> st
     return b.cast("sext" if kind.signed else "zext", f"i{width}", narrow, "i32")
 
 
-@lowers("vabsdiff2", "vabsdiff4", operands=4, words="add")
+@lowers("vabsdiff2", "vabsdiff4", operands=4, words="add", types="u32 s32")
 def absolute_differences(b: Builder, ins: Instruction) -> None:
     """Lower ``vabsdiff``: distances of halves or bytes, side by side or added to a number."""
     kinds = [SCALARS[part] for part in ins.opcode if part in SCALARS]

@@ -78,7 +78,8 @@ def _arguments() -> str:
 
 
 def _thread(b: Builder, layout: Layout) -> str:
-    head = ["  %carry = alloca i1", "  %stack = alloca i64", *b.slots]
+    head = ["  %carry = alloca i1", "  store i1 false, ptr %carry"]
+    head += ["  %stack = alloca i64", "  store i64 0, ptr %stack", *b.slots]
     if not layout.meets:
         opening = f"define internal void @thread(ptr %w, {_arguments()}) alwaysinline {{\nentry:"
         closing = ["exit:", "  ret void", "}"]

@@ -141,7 +141,11 @@ class _Sizes:
             frame += sum(v.size for v in (*function.parameters, *function.returns))
             for step in calls(function):
                 for target in callees(self._module, step):
-                    if target.name not in self._standing:
+                    if target.name in self._standing:
+                        # Its arguments and results are copied at each call.
+                        parameters = (*target.parameters, *target.returns)
+                        frame += sum(max(v.size, 16) for v in parameters)
+                    else:
                         inner_local, inner_frame = self.of(target)
                         local += inner_local
                         frame += inner_frame

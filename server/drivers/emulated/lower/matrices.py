@@ -88,6 +88,7 @@ class _Product:
     "mma",
     operands=4,
     words=f"sync aligned row col satfinite s4 u4 {_SHAPE_WORDS}",
+    types="f16 bf16 tf32 f32 f64 s8 u8 s32",
 )
 def multiply(b: Builder, ins: Instruction) -> None:
     """Lower ``mma``: every lane shows its parts of A and B, and computes its part of the result."""
@@ -285,7 +286,9 @@ def _sum(b: Builder, product: _Product, row: list[str], column: list[str], term:
     return b.cast("trunc", "i64", total, "i32")
 
 
-@lowers("ldmatrix", operands=2, words="sync aligned m8n8 x1 x2 x4 trans shared shared::cta")
+@lowers(
+    "ldmatrix", operands=2, words="sync aligned m8n8 x1 x2 x4 trans shared shared::cta", types="b16"
+)
 def load_matrix(b: Builder, ins: Instruction) -> None:
     """Lower ``ldmatrix``: matrices of eight rows, each of which one lane says where it is."""
     count = next((int(part[1]) for part in ins.opcode if part in ("x1", "x2", "x4")), 0)
@@ -317,7 +320,7 @@ def _row_part(b: Builder, ins: Instruction, first: int, row: str, offset: str, k
     return b.let(f"load {kind}, ptr {place}")
 
 
-@lowers("movmatrix", operands=2, words="sync aligned m8n8 trans")
+@lowers("movmatrix", operands=2, words="sync aligned m8n8 trans", types="b16")
 def transpose_matrix(b: Builder, ins: Instruction) -> None:
     """Lower ``movmatrix``: transpose a matrix that the warp holds."""
     exchange(b, b.resize(b.value(ins.operands[1], B32), 32, 64), _WHOLE_WARP)

@@ -7,7 +7,13 @@ window's size for shared and local ones, and the natural alignment for all of th
 from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import B64, PRED, Builder
-from outlast.server.drivers.emulated.lower.registry import lowers, scalar
+from outlast.server.drivers.emulated.lower.registry import (
+    BITS,
+    INTEGERS,
+    SINGLE_OR_DOUBLE,
+    lowers,
+    scalar,
+)
 from outlast.server.drivers.emulated.ptx.nodes import (
     Address,
     Instruction,
@@ -30,6 +36,7 @@ POLICY = "L2::cache_hint"
 SECTORS = "L2::64B L2::128B L2::256B"
 _FIRST_LEVEL = ("evict_first", "evict_last", "evict_normal", "evict_unchanged", "no_allocate")
 _HINTS = " ".join((POLICY, *(f"L1::{word}" for word in _FIRST_LEVEL)))
+_TYPES = f"b8 u8 s8 {BITS} {INTEGERS} {SINGLE_OR_DOUBLE}"
 _LOADS = f"weak volatile relaxed acquire mmio {SCOPES} ca cg cs lu cv nc {_HINTS} {SECTORS}"
 _STORES = f"weak volatile relaxed release mmio {SCOPES} wb cg cs wt {_HINTS}"
 
@@ -103,8 +110,8 @@ def _element(b: Builder, base: str, offset: int) -> str:
     return b.let(f"getelementptr i8, ptr {base}, i64 {offset}") if offset else base
 
 
-@lowers("ldu", operands=2, words="global v2 v4")
-@lowers("ld", operands=(2, 3), words=f"{SPACES} param::func {_LOADS} v2 v4")
+@lowers("ldu", operands=2, words="global v2 v4", types=_TYPES)
+@lowers("ld", operands=(2, 3), words=f"{SPACES} param::func {_LOADS} v2 v4", types=f"{_TYPES} b128")
 def load(b: Builder, ins: Instruction) -> None:
     """Lower ``ld``, also of vectors."""
     kind = scalar(ins)
@@ -122,7 +129,12 @@ def load(b: Builder, ins: Instruction) -> None:
         b.assign(target, kind.raw if kind.is_float else kind, value)
 
 
-@lowers("st", operands=(2, 3), words=f"param param::func global local {_SHARED} {_STORES} v2 v4")
+@lowers(
+    "st",
+    operands=(2, 3),
+    words=f"param param::func global local {_SHARED} {_STORES} v2 v4",
+    types=f"{_TYPES} b128",
+)
 def store(b: Builder, ins: Instruction) -> None:
     """Lower ``st``, also of vectors."""
     kind = scalar(ins).raw
@@ -134,7 +146,7 @@ def store(b: Builder, ins: Instruction) -> None:
         b.emit(f"store {_volatile(ins)}{kind.integer} {value}, ptr {target}, align {align}")
 
 
-@lowers("cvta", operands=2, words=f"{SPACES} to")
+@lowers("cvta", operands=2, words=f"{SPACES} to", types="u32 u64")
 def convert_address(b: Builder, ins: Instruction) -> None:
     """Lower ``cvta``: add or take away a window's base."""
     space, kind = memory_space(ins), scalar(ins)

@@ -23,20 +23,32 @@ class Lowering(NamedTuple):
     most: int
     #: Words that may stand between opcode and types; others are refused, never ignored.
     words: frozenset[str]
+    #: Types that it may be written with.
+    types: frozenset[str]
 
 
 LOWERINGS: dict[str, Lowering] = {}
 
+# Types that instructions share.
+BITS = "b16 b32 b64"
+UNSIGNED, SIGNED = "u16 u32 u64", "s16 s32 s64"
+INTEGERS = f"{UNSIGNED} {SIGNED}"
+SINGLE_OR_DOUBLE = "f32 f64"
+SMALL_FLOATS = "f16 f16x2 bf16 bf16x2"
+FLOATS = f"{SINGLE_OR_DOUBLE} {SMALL_FLOATS}"
+
 
 def lowers(
-    *opcodes: str, operands: int | tuple[int, int], words: str = ""
+    *opcodes: str, operands: int | tuple[int, int], words: str = "", types: str = ""
 ) -> Callable[[Handler], Handler]:
     """Register a handler for ``opcodes``; a pair says the fewest and the most operands."""
+    known = frozenset(types.split())
+    assert known <= set(SCALARS), known
     fewest, most = operands if isinstance(operands, tuple) else (operands, operands)
 
     def register(handler: Handler) -> Handler:
         for opcode in opcodes:
-            LOWERINGS[opcode] = Lowering(handler, fewest, most, frozenset(words.split()))
+            LOWERINGS[opcode] = Lowering(handler, fewest, most, frozenset(words.split()), known)
         return handler
 
     return register
@@ -50,14 +62,17 @@ def find(ins: Instruction) -> Handler:
     UnsupportedPtx
         The opcode, or a word in it, is not known to this device.
     InvalidPtx
-        The instruction has too few or too many operands.
+        The instruction has too few or too many operands, or no such type.
     """
     lowering = LOWERINGS.get(ins.opcode[0])
     if lowering is None:
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     for word in ins.opcode[1:]:
-        if word not in lowering.words and word not in SCALARS:
-            raise UnsupportedPtx(f"instruction {ins.text} (.{word})", ins.line)
+        if word in lowering.words or word in lowering.types:
+            continue
+        if word in SCALARS:
+            raise InvalidPtx(f"{ins.text} is no instruction (.{word})", ins.line)
+        raise UnsupportedPtx(f"instruction {ins.text} (.{word})", ins.line)
     fewest, most = lowering.fewest, lowering.most
     if not fewest <= len(ins.operands) <= most:
         wanted = fewest if fewest == most else f"{fewest} to {most}"

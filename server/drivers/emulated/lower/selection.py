@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from outlast.server.drivers.emulated.lower.builder import PRED, Builder
 from outlast.server.drivers.emulated.lower.packed import pack, unpack
-from outlast.server.drivers.emulated.lower.registry import any_scalar, lowers, scalar, word
+from outlast.server.drivers.emulated.lower.registry import (
+    BITS,
+    FLOATS,
+    INTEGERS,
+    SINGLE_OR_DOUBLE,
+    any_scalar,
+    lowers,
+    scalar,
+    word,
+)
 from outlast.server.drivers.emulated.lower.rounding import flush
 from outlast.server.drivers.emulated.ptx.nodes import (
     SCALARS,
@@ -39,7 +48,7 @@ _CONDITIONS = " ".join((*_FLOAT_CONDITIONS, *_UNSIGNED_CONDITIONS))
 _LOGIC = ("and", "or", "xor")
 
 
-@lowers("mov", operands=2)
+@lowers("mov", operands=2, types=f"pred {BITS} b128 {INTEGERS} {SINGLE_OR_DOUBLE}")
 def move(b: Builder, ins: Instruction) -> None:
     """Lower ``mov``, also packing and unpacking of vectors."""
     kind = SCALARS.get(ins.opcode[-1]) or scalar(ins)
@@ -115,7 +124,12 @@ def _combine(b: Builder, ins: Instruction, result: str) -> str:
     return result
 
 
-@lowers("setp", operands=(3, 4), words=f"{_CONDITIONS} ftz and or xor")
+@lowers(
+    "setp",
+    operands=(3, 4),
+    words=f"{_CONDITIONS} ftz and or xor",
+    types=f"{BITS} {INTEGERS} {FLOATS}",
+)
 def set_predicate(b: Builder, ins: Instruction) -> None:
     """Lower ``setp``; the second destination gets the opposite, or the upper half's outcome."""
     results = _compare(b, ins, any_scalar(ins))
@@ -129,7 +143,12 @@ def set_predicate(b: Builder, ins: Instruction) -> None:
         b.assign(target, PRED, _combine(b, ins, results[0]))
 
 
-@lowers("set", operands=(3, 4), words=f"{_CONDITIONS} ftz and or xor")
+@lowers(
+    "set",
+    operands=(3, 4),
+    words=f"{_CONDITIONS} ftz and or xor",
+    types=f"{BITS} {INTEGERS} {FLOATS}",
+)
 def set_value(b: Builder, ins: Instruction) -> None:
     """Lower ``set``: all ones, or 1.0, for true."""
     kind, source = any_scalar(ins, -2), any_scalar(ins)
@@ -153,7 +172,7 @@ def _packed_outcomes(
     return b.op("or", "i32", halves[0], b.op("shl", "i32", halves[1], 16))
 
 
-@lowers("selp", operands=4)
+@lowers("selp", operands=4, types=f"{BITS} {INTEGERS} {SINGLE_OR_DOUBLE}")
 def select(b: Builder, ins: Instruction) -> None:
     """Lower ``selp``."""
     kind = scalar(ins)
@@ -162,7 +181,7 @@ def select(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind.raw, chosen)
 
 
-@lowers("slct", operands=4, words="ftz")
+@lowers("slct", operands=4, words="ftz", types=f"{BITS} {INTEGERS} {SINGLE_OR_DOUBLE}")
 def select_by_sign(b: Builder, ins: Instruction) -> None:
     """Lower ``slct``: the first operand if the third is not negative."""
     kind, tested = scalar(ins, -2), scalar(ins)
@@ -175,7 +194,12 @@ def select_by_sign(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], kind.raw, b.select(condition, kind.integer, first, second))
 
 
-@lowers("testp", operands=2, words="notanumber infinite finite number normal subnormal")
+@lowers(
+    "testp",
+    operands=2,
+    words="notanumber infinite finite number normal subnormal",
+    types=SINGLE_OR_DOUBLE,
+)
 def test_property(b: Builder, ins: Instruction) -> None:
     """Lower ``testp``: the class of a float; zeros count as normal."""
     classes = {"notanumber": 3, "infinite": 516, "finite": 504, "number": 1020}

@@ -16,7 +16,7 @@ def _mask(b: Builder, ins: Instruction, position: int) -> str:
     return b.value(ins.operands[position], B32)
 
 
-@lowers("shfl", operands=(4, 5), words="sync up down bfly idx")
+@lowers("shfl", operands=(4, 5), words="sync up down bfly idx", types="b32")
 def shuffle(b: Builder, ins: Instruction) -> None:
     """Lower ``shfl``: read a register of another lane."""
     mode = word(ins, "up", "down", "bfly", "idx")
@@ -44,7 +44,7 @@ def shuffle(b: Builder, ins: Instruction) -> None:
     b.assign(target, B32, b.cast("trunc", "i64", value, "i32"))
 
 
-@lowers("vote", operands=(2, 3), words="sync all any uni ballot")
+@lowers("vote", operands=(2, 3), words="sync all any uni ballot", types="pred b32")
 def vote(b: Builder, ins: Instruction) -> None:
     """Lower ``vote``."""
     mode = word(ins, "ballot", "all", "any", "uni")
@@ -61,14 +61,14 @@ def vote(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], PRED, {"all": every, "any": some, "uni": same}[mode])
 
 
-@lowers("activemask", operands=1)
+@lowers("activemask", operands=1, types="b32")
 def active_mask(b: Builder, ins: Instruction) -> None:
     """Lower ``activemask``: the lanes that meet here."""
     meet(b)
     b.assign(ins.operands[0], B32, arrived(b))
 
 
-@lowers("redux", operands=3, words="sync add min max and or xor")
+@lowers("redux", operands=3, words="sync add min max and or xor", types="u32 s32 b32")
 def reduce(b: Builder, ins: Instruction) -> None:
     """Lower ``redux``: combine a value of every lane in the mask."""
     kind, name = scalar(ins), word(ins, "add", "min", "max", "and", "or", "xor")
@@ -100,7 +100,7 @@ def _combine(b: Builder, name: str, signed: bool, first: str, second: str) -> st
     return b.op(name, "i32", first, second)
 
 
-@lowers("match", operands=3, words="sync any all")
+@lowers("match", operands=3, words="sync any all", types="b32 b64")
 def match(b: Builder, ins: Instruction) -> None:
     """Lower ``match``: the lanes whose value is the same."""
     kind, mode = scalar(ins), word(ins, "any", "all")
