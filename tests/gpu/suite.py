@@ -47,6 +47,7 @@ FILES = tuple(
         *("integration/test_threads", "gpu/test_cycles", "gpu/test_full_device"),
         *("integration/test_polling", "resilience/test_polling"),
         *("integration/test_full_streams", "resilience/test_full_streams"),
+        "gpu/test_instructions",
         *("resilience/test_libraries", "integration/test_links", "integration/test_fatbins"),
         *("integration/test_rows", "gpu/test_code"),
     )

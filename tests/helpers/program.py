@@ -154,11 +154,18 @@ class Program:
         function: int,
         parameters: Sequence[Parameter],
         stream: int = 0,
+        *,
+        blocks: int = 1,
+        threads: int = 1,
     ) -> None:
-        """Launch one thread."""
+        """Launch a kernel, by default one thread."""
         values = tuple(value for _, value in parameters)
         types = tuple(TYPES[name] for name, _ in parameters)
-        ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, (values, types), 0))
+        ok(
+            cuda.cuLaunchKernel(
+                function, blocks, 1, 1, threads, 1, 1, 0, stream, (values, types), 0
+            )
+        )
 
     def sync(self) -> None:
         """Wait for everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,9 @@ from outlast.server.drivers.emulated.ptx.problems import (
     NoBinaryForDevice,
     UnsupportedPtx,
 )
+
+#: Programs link, load and load again the same text, in other contexts too.
+KEPT_PROGRAMS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,9 @@ def _text_of(image: bytes) -> bytes:
     return best.unpack()
 
 
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
 def read_program(text: str) -> Program:
-    """Parse and lower a whole PTX file.
+    """Parse and lower a whole PTX file; what was read last is not read again.
 
     Raises
     ------

@@ -172,3 +172,26 @@ def test_a_module_comes_back_at_given_addresses_or_not_at_all(fresh: Any) -> Non
     assert cuda.cuModuleGetGlobal(module, b"a") == (0, base + 8192, 4)
     assert fresh.get(base, np.zeros(1, np.uint32))[0] == 8
     assert [r.kind for r in cuda.regions()] == ["global", "global"]
+
+
+def test_the_same_text_loaded_twice_makes_modules_of_their_own(host: Any) -> None:
+    """Read once, but variables, attributes and code belong to one module each."""
+    image = (
+        kernel_with("").decode()
+        + """
+        .global .u32 counter;
+        .visible .entry count() { .reg .b32 %r; atom.global.add.u32 %r, [counter], 1; ret; }
+        """
+    ).encode()
+    modules = [host.cuda.cuModuleLoadData(image)[1] for _ in range(2)]
+    kernels = [host.cuda.cuModuleGetFunction(module, b"count")[1] for module in modules]
+    for kernel, times in zip(kernels, (3, 1), strict=True):
+        for _ in range(times):
+            host.run(kernel, 1, 1)
+    limit = Attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    before = host.cuda.cuFuncGetAttribute(limit, kernels[1])[1]
+    assert host.cuda.cuFuncSetAttribute(kernels[0], limit, 64)[0] == 0
+    assert host.cuda.cuFuncGetAttribute(limit, kernels[1])[1] == before
+    places = [host.cuda.cuModuleGetGlobal(module, b"counter")[1] for module in modules]
+    found = [int(host.get(place, np.zeros(1, np.uint32))[0]) for place in places]
+    assert found == [3, 1]
