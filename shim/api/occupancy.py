@@ -11,7 +11,7 @@ from outlast.session.operations import Op
 from outlast.session.wire import unpack_reply
 from outlast.shim.call import SUCCESS, api, client
 from outlast.shim.client import Client
-from outlast.shim.failure import check, require
+from outlast.shim.failure import CallFailure, check, require
 from outlast.shim.handles import as_int
 from outlast.shim.libraries import any_function
 from outlast.shim.objects import Function
@@ -20,8 +20,10 @@ __all__ = [
     "cuOccupancyAvailableDynamicSMemPerBlock",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+    "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialBlockSize",
     "cuOccupancyMaxPotentialBlockSizeWithFlags",
+    "cuOccupancyMaxPotentialClusterSize",
 ]
 
 _DEFAULT = int(CUoccupancy_flags.CU_OCCUPANCY_DEFAULT)
@@ -84,6 +86,25 @@ def cuOccupancyMaxPotentialBlockSizeWithFlags(
     return _potential(
         func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, as_int(flags)
     )
+
+
+@api(outputs=1)
+def cuOccupancyMaxActiveClusters(func: Any, config: Any) -> tuple[CUresult, int]:
+    """Fail: launches in clusters of blocks are not supported."""
+    return _no_clusters(func)
+
+
+@api(outputs=1)
+def cuOccupancyMaxPotentialClusterSize(func: Any, config: Any) -> tuple[CUresult, int]:
+    """Fail: launches in clusters of blocks are not supported."""
+    return _no_clusters(func)
+
+
+def _no_clusters(func: Any) -> tuple[CUresult, int]:
+    me = client()
+    me.enter()
+    any_function(me, func)
+    raise CallFailure(CUresult.CUDA_ERROR_NOT_SUPPORTED)
 
 
 def active_blocks(

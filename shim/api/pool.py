@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.cuda_types import (
+    CUmemAccess_flags,
     CUmemAllocationType,
     CUmemLocationType,
     CUmemPool_attribute,
     CUresult,
 )
 from outlast.shim.call import OK, SUCCESS, api, client
+from outlast.shim.client import Client
 from outlast.shim.failure import require
 from outlast.shim.handles import CUmemoryPool, as_int
-from outlast.shim.pool_properties import CUmemPoolProps
+from outlast.shim.objects import Device
+from outlast.shim.pool_properties import CUmemLocation, CUmemPoolProps
 from outlast.shim.pools import MemPool
 
 __all__ = [
@@ -22,7 +25,9 @@ __all__ = [
     "cuDeviceSetMemPool",
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
+    "cuMemPoolGetAccess",
     "cuMemPoolGetAttribute",
+    "cuMemPoolSetAccess",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
 ]
@@ -106,3 +111,39 @@ def cuMemPoolTrimTo(pool: Any, minBytesToKeep: int) -> tuple[CUresult]:
     require(keep >= 0)
     found.trim(keep)
     return OK
+
+
+@api(outputs=1)
+def cuMemPoolGetAccess(
+    memPool: Any, location: CUmemLocation | None
+) -> tuple[CUresult, CUmemAccess_flags]:
+    """Return how a device may use a pool's memory: its own one fully, others not at all."""
+    me = client()
+    pool = me.pools.get(memPool)
+    own = _place(me, location) is pool.device
+    flags = CUmemAccess_flags
+    return SUCCESS, (
+        flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own else flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
+    )
+
+
+@api()
+def cuMemPoolSetAccess(pool: Any, map: Any, count: int) -> tuple[CUresult]:
+    """Say how devices may use a pool's memory: no other way than they do is supported."""
+    me = client()
+    found = me.pools.get(pool)
+    wishes = list(map or ())
+    require(0 <= count <= len(wishes))
+    for wish in wishes[:count]:
+        own, flags = _place(me, wish.location) is found.device, as_int(wish.flags)
+        require(flags in list(CUmemAccess_flags))
+        usual = CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own else 0
+        require(flags == usual, CUresult.CUDA_ERROR_NOT_SUPPORTED)
+    return OK
+
+
+def _place(me: Client, location: CUmemLocation | None) -> Device:
+    require(location is not None)
+    assert location is not None
+    require(as_int(location.type) == CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE)
+    return me.device(location.id)

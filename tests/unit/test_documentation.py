@@ -29,8 +29,9 @@ def rows(page: Path) -> list[list[str]]:
     ]
 
 
-def test_the_protocol_page_is_current():
-    script = ROOT / "tools" / "gen_protocol_doc.py"
+@pytest.mark.parametrize("name", ["gen_protocol_doc", "gen_driver_doc"])
+def test_a_generated_page_is_current(name):
+    script = ROOT / "tools" / f"{name}.py"
     done = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=30
     )

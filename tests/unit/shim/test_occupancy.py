@@ -106,3 +106,9 @@ def test_hints_of_a_launch_are_taken_as_such_and_the_rest_is_refused(link, kerne
         assert launch_ex(kernel, (number, value), count=0) == (0,)
     assert launch_ex(kernel, count=1) == (1,)
     assert driver.cuLaunchKernelEx(None, kernel, PARAMETERS, 0) == (1,)
+
+
+def test_clusters_are_refused_where_they_are_asked_for_too(link, kernel):
+    assert driver.cuOccupancyMaxActiveClusters(kernel, CUlaunchConfig()) == (NOT_SUPPORTED, None)
+    assert driver.cuOccupancyMaxPotentialClusterSize(kernel, None) == (NOT_SUPPORTED, None)
+    assert driver.cuOccupancyMaxActiveClusters(1, None) == (400, None)

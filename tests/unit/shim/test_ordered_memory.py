@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from outlast.cuda_types import CUmemPool_attribute as Name
@@ -232,3 +234,23 @@ def test_properties_of_the_bindings_are_understood(context, stream):
     threshold = bindings.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     assert driver.cuMemPoolSetAttribute(handle, threshold, bindings.cuuint64_t(7)) == (0,)
     assert driver.cuMemPoolGetAttribute(handle, threshold) == (0, 7)
+
+
+def test_a_pool_is_used_by_its_own_device_and_by_no_other(pool):
+    def place(number, kind=driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE):
+        return driver.CUmemLocation(kind, number)
+
+    def wish(number, flags):
+        return SimpleNamespace(location=place(number), flags=flags)
+
+    none, read, all_of_it = 0, 1, 3
+    assert driver.cuMemPoolGetAccess(pool, place(0)) == (0, all_of_it)
+    assert driver.cuMemPoolGetAccess(pool, place(1)) == (0, none)
+    assert driver.cuMemPoolGetAccess(pool, place(2)) == (101, None)
+    assert driver.cuMemPoolGetAccess(pool, place(0, 0)) == (1, None)
+    usual = [wish(0, all_of_it), wish(1, none)]
+    assert driver.cuMemPoolSetAccess(pool, usual, 2) == (0,)
+    for other in (wish(0, none), wish(0, read), wish(1, all_of_it)):
+        assert driver.cuMemPoolSetAccess(pool, [other], 1) == (NOT_SUPPORTED,)
+    assert driver.cuMemPoolSetAccess(pool, usual, 3) == (1,)
+    assert driver.cuMemPoolSetAccess(pool, [wish(0, 2)], 1) == (1,)
