@@ -73,7 +73,11 @@ def test_an_image_is_described_without_staying(driver: CudaDriver) -> None:
 
 
 def test_inputs_are_linked_to_an_image_that_loads(driver: CudaDriver) -> None:
-    inputs = [LinkInput(PTX, "tape", ptx.TAPE.encode()), LinkInput(FATBIN, "which", sample("size"))]
+    # What is packed with Zstandard this linker of CUDA does not take.
+    inputs = [
+        LinkInput(PTX, "tape", ptx.TAPE.encode()),
+        LinkInput(FATBIN, "which", sample("speed")),
+    ]
     error, image = driver.link(inputs)
     assert error == 0
     assert image.startswith(b"\x7fELF")
@@ -90,8 +94,7 @@ def test_occupancy_is_that_of_the_device(driver: CudaDriver) -> None:
     error, blocks = driver.occupancy(append, 1024, 0, 0)
     assert (error, blocks) == (0, 2)
     error, size = driver.available_shared(append, 2, 32)
-    assert error == 0
-    assert size >= 80 << 10
+    assert (error, size) == (0, 48 << 10)
 
 
 def test_a_cooperative_launch_runs(driver: CudaDriver) -> None:

@@ -49,6 +49,8 @@ def test_occupancy_and_launch_attributes_are_those_of_the_device(program: Progra
     module = program.load(ptx.TAPE)
     kernel, target = program.kernel(module, "append"), program.alloc(8)
     assert ok(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, 1024, 0)) == 2
+    assert ok(cuda.cuOccupancyAvailableDynamicSMemPerBlock(kernel, 2, 32)) == 48 << 10
+    program.set_shared(kernel, 160 << 10)
     assert ok(cuda.cuOccupancyAvailableDynamicSMemPerBlock(kernel, 2, 32)) >= 81 << 10
     grid, block = ok(cuda.cuOccupancyMaxPotentialBlockSize(kernel, None, 0, 0))
     assert grid * block >= 2048

@@ -38,9 +38,13 @@ def blocks(function: Function, block_size: int, shared: int) -> int:
 
 
 def shared_of(function: Function, count: int) -> int:
-    """Return how much dynamic shared memory each of ``count`` blocks may have."""
+    """Return how much dynamic shared memory each of ``count`` blocks may have.
+
+    It is no more than the kernel may be launched with as it is (an H200 says so too).
+    """
     each = (SHARED_OPTIN + SHARED_RESERVED) // count // _SHARED_UNIT * _SHARED_UNIT
-    return max(0, min(each - SHARED_RESERVED, SHARED_OPTIN) - function.shared_size)
+    there = min(each - SHARED_RESERVED, SHARED_OPTIN) - function.shared_size
+    return max(0, min(there, function.dynamic_limit))
 
 
 def _rounded(number: int, unit: int) -> int:
