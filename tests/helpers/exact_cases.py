@@ -9,6 +9,7 @@ from fractions import Fraction
 from helpers.exact import encode, operation
 from helpers.exact_references import (
     M32,
+    PICKS,
     Reference,
     bit_mask,
     clamp32,
@@ -20,6 +21,7 @@ from helpers.exact_references import (
     halves,
     nth_set,
     packed_integers,
+    permuted,
     relu,
     s32,
     saturated,
@@ -258,6 +260,12 @@ def integers() -> list[Case]:
                 return extended(x, n, s, wrap)
 
             found.append(Case(f"szext.{mode}.{kind}", "b32", ("b32", "b32"), extension))
+    for name, picks in PICKS.items():
+
+        def picked(x: int, y: int, c: int, picks: str = picks) -> int:
+            return permuted(x, y, picks.split()[c & 3])
+
+        found.append(Case(f"prmt.b32.{name}", "b32", ("b32",) * 3, picked))
     for mode in ("clamp", "wrap"):
 
         def mask(x: int, n: int, wrap: bool = mode == "wrap") -> int:

@@ -10,6 +10,15 @@ from helpers.exact import FORMATS, NAN, decode, encode, is_negative, not_a_numbe
 #: Maps the bits of sources to those of the result.
 Reference = Callable[..., int]
 M32 = (1 << 32) - 1
+#: Modes of ``prmt`` as PTX's table has them: the bytes from the highest to the lowest.
+PICKS = {
+    "f4e": "3210 4321 5432 6543",
+    "b4e": "5670 6701 7012 0123",
+    "rc8": "0000 1111 2222 3333",
+    "ecl": "3210 3211 3222 3333",
+    "ecr": "0000 1110 2210 3210",
+    "rc16": "1010 3232 1010 3232",
+}
 
 
 def width(kind: str) -> int:
@@ -193,3 +202,8 @@ def nth_set(mask: int, base: int, offset: int) -> int:
             break
         position += 1 if offset > 0 else -1
     return M32
+
+
+def permuted(x: int, y: int, bytes_: str) -> int:
+    pool = (x | y << 32).to_bytes(8, "little")
+    return int.from_bytes([pool[int(place)] for place in bytes_], "big")

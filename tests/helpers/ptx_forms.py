@@ -171,7 +171,7 @@ FORMS = [
         selp.u32 %r2, 2, 0, %p1; add.u32 %r9, %r9, %r2;
         mov.u32 %r2, %warpid; mov.u32 %r3, %nwarpid; setp.lt.u32 %p1, %r2, %r3;
         selp.u32 %r2, 4, 0, %p1; add.u32 %r9, %r9, %r2;
-        mov.u64 %d3, %gridid; mov.u32 %r2, %envreg3; mov.u32 %r2, %pm0; mov.u64 %d3, %pm1_64;
+        mov.u64 %d3, %gridid; mov.u32 %r2, %pm0; mov.u64 %d3, %pm1_64;
         mov.u64 %d3, %current_graph_exec; mov.u32 %r2, %total_smem_size;
         setp.ge.u32 %p1, %r2, 256; selp.u32 %r2, 8, 0, %p1; add.u32 %r9, %r9, %r2;
         mov.u32 %r2, %lanemask_eq; mov.u32 %r3, %lanemask_le; mov.u32 %r4, %lanemask_lt;

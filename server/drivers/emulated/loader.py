@@ -181,7 +181,10 @@ def _initial_value(value: Immediate | Symbol, variable: Variable, addresses: dic
     if isinstance(value, Symbol):
         if value.name not in addresses:
             raise UnsupportedPtx(f"the address of {value.name} as an initial value")
-        return addresses[value.name] + value.offset
+        address = addresses[value.name] + value.offset
+        if value.mask:
+            return (address & value.mask) // (value.mask & -value.mask)
+        return address
     if value.format and variable.scalar.is_float and value.format != variable.scalar.name:
         return convert_literal(value, variable.scalar)
     return value.value

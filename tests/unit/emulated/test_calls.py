@@ -103,3 +103,22 @@ def test_calls_and_parameters_that_do_not_fit_are_refused(host: Any, text: str, 
     function = ".func f(.param .b64 x) { ret; }\n"
     body = f".visible .entry k(.param .u64 out) {{ .reg .b64 %d<3>; {text} ret; }}"
     assert host.cuda.cuModuleLoadData((HEADER + function + body).encode())[0] == code
+
+
+def test_an_address_may_be_written_byte_by_byte(host: Any) -> None:
+    """As compilers do it in structures without a common type."""
+    parts = ", ".join(f"{0xFF << 8 * i:#x}(up)" for i in range(8))
+    more = ", ".join(f"{0xFF << 8 * i:#x}(generic(word)+4)" for i in range(8))
+    text = CHOICE + (
+        f".global .u32 word[2];\n"
+        f".global .align 8 .b8 table[17] = {{7, 0, 0, 0, 0, 0, 0, 0, {parts}}};\n"
+        f".global .align 8 .b8 place[8] = {{{more}}};\n"
+    )
+    module = load(host, text)
+    table, word, place = (
+        host.cuda.cuModuleGetGlobal(module, name)[1] for name in (b"table", b"word", b"place")
+    )
+    entry = host.get(table, np.zeros(2, np.uint64)).tolist()
+    assert entry[0] == 7
+    assert entry[1] >> 44 == 7  # where addresses of functions are
+    assert host.get(place, np.zeros(1, np.uint64))[0] == word + 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,9 @@ def test_every_opcode_with_every_word_is_in_a_kernel_that_a_test_runs() -> None:
         if opcode not in seen or lowering.words - seen[opcode]
     }
     assert missing == {}
+
+
+def test_the_page_names_every_opcode() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "emulated_device.md").read_text()
+    table = page.split("## Instructions")[1].split("Refused:")[0]
+    assert set(LOWERINGS) <= set(re.findall(r"`(\w+)`", table))

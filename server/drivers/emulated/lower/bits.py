@@ -78,10 +78,24 @@ def ternary_logic(b: Builder, ins: Instruction) -> None:
     b.assign(ins.operands[0], B32, result)
 
 
-@lowers("prmt", operands=4, types="b32")
+#: Mode of ``prmt`` -> the bytes that it picks, for each value of the lowest two bits.
+_PICKS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+@lowers("prmt", operands=4, words=" ".join(_PICKS), types="b32")
 def permute(b: Builder, ins: Instruction) -> None:
     """Lower ``prmt``: pick four bytes out of eight."""
     low, high, control = (b.value(ins.operands[i], B32) for i in (1, 2, 3))
+    mode = next((name for name in _PICKS if name in ins.opcode), "")
+    if mode:
+        control = _chosen(b, _PICKS[mode], control)
     upper = b.op("shl", "i64", b.cast("zext", "i32", high, "i64"), 32)
     pool = b.op("or", "i64", upper, b.cast("zext", "i32", low, "i64"))
     result = "0"
@@ -96,6 +110,15 @@ def permute(b: Builder, ins: Instruction) -> None:
         placed = b.op("shl", "i32", b.cast("zext", "i8", picked, "i32"), 8 * byte)
         result = b.op("or", "i32", result, placed)
     b.assign(ins.operands[0], B32, result)
+
+
+def _chosen(b: Builder, picks: tuple[int, ...], control: str) -> str:
+    low = b.op("and", "i32", control, 3)
+    found = str(picks[0])
+    for number, pick in enumerate(picks[1:], 1):
+        here = b.op("icmp eq", "i32", low, number)
+        found = b.select(here, "i32", str(pick), found)
+    return found
 
 
 @lowers("popc", "clz", operands=2, types="b32 b64")

@@ -48,7 +48,9 @@ def function_addresses(module: Module) -> dict[str, int]:
     """
     names = [f.name for f in module.functions.values() if f.body is not None and not f.is_entry]
     place = zlib.crc32("\0".join([*names, *module.functions]).encode())
-    return {name: _CODE + (place << 12) + 16 * (i + 1) for i, name in enumerate(names)}
+    found = {name: _CODE + (place << 12) + 16 * (i + 1) for i, name in enumerate(names)}
+    aliases = {alias: f.name for alias, f in module.functions.items() if alias != f.name}
+    return found | {alias: found[name] for alias, name in aliases.items()}
 
 
 def calls(function: Function) -> list[Instruction]:

@@ -19,8 +19,7 @@ _CONSTANTS = {
     "%smid": 0,
     "%nsmid": 1,
     "%nwarpid": 64,
-    # No driver's variables, no counters, nothing of shared memory kept back.
-    **{f"%envreg{i}": 0 for i in range(32)},
+    # No counters, nothing of shared memory kept back.
     **{f"%pm{i}": 0 for i in range(8)},
     **{f"%reserved_smem_offset_{name}": 0 for name in ("begin", "end", "cap", "0", "1")},
 }
@@ -62,7 +61,7 @@ def read_special(b: Builder, name: str) -> tuple[str, int]:
         return b.intrinsic("i64", "llvm.readcyclecounter"), 64
     if name.startswith("%globaltimer"):
         return _global_timer(b, name)
-    if name.startswith(("%cluster", "%ncluster", "%is_explicit", "%aggr_smem")):
+    if name.startswith(("%envreg", "%cluster", "%ncluster", "%is_explicit", "%aggr_smem")):
         raise UnsupportedPtx(f"special register {name}", b.line)
     raise InvalidPtx(f"unknown register {name}", b.line)
 

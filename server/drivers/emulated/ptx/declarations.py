@@ -104,6 +104,11 @@ class DeclarationParser(OperandParser):
     def _constant(self) -> Immediate | Symbol:
         line = self.tokens.current.line
         value = self._operand()
+        if isinstance(value, Immediate) and value.value > 0 and self.tokens.accept("("):
+            part = self._operand()
+            self.tokens.expect(")")
+            if isinstance(part, Symbol):
+                return replace(part, mask=value.value)
         if not isinstance(value, Immediate | Symbol):
             raise InvalidPtx("an initial value is no constant", line)
         return value

@@ -96,6 +96,8 @@ class Symbol:
 
     name: str
     offset: int = 0
+    #: In an initial value: the part of the address that is meant, moved to the lowest bits.
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,10 @@ class Parser(DeclarationParser):
         if opcode[0] == "call":
             call = self._call()
         else:
-            operands = tuple(self._operands())
+            try:
+                operands = tuple(self._operands())
+            except UnsupportedPtx as error:  # operands that only such an instruction has
+                raise UnsupportedPtx(f"instruction {token.text}", token.line) from error
         body = self._inside().body
         assert body is not None
         body.append(Instruction(opcode, operands, token.line, guard, negated, call))
