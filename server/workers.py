@@ -104,7 +104,7 @@ class WorkerProcess:
     @property
     def in_hand(self) -> tuple[int, str]:
         """The last call issued: seq and name; the name is empty if it had returned."""
-        from outlast.session.schema import Op  # late: a server's first worker starts before it
+        from outlast.session.operations import Op  # late: a server's first worker starts before it
 
         seq, op = self._issued[0], self._issued[1]
         try:

@@ -44,7 +44,7 @@ class OpSpec:
     doc: str = ""
 
 
-def fields(text: str) -> tuple[Field, ...]:
+def parse_fields(text: str) -> tuple[Field, ...]:
     """Parse ``"name:type name:type"``."""
     return tuple(Field(*part.split(":")) for part in text.split())
 
@@ -118,7 +118,7 @@ _C, _O, _A, _Q = OpClass.CONTROL, OpClass.ONE_WAY, OpClass.ANSWERED, OpClass.QUE
 
 
 def _op(op: Op, cls: OpClass, given: str, doc: str, reply: str = "") -> tuple[Op, OpSpec]:
-    return op, OpSpec(int(op), op.name, cls, fields(given), fields(reply), doc)
+    return op, OpSpec(int(op), op.name, cls, parse_fields(given), parse_fields(reply), doc)
 
 
 #: Every operation. A query's first field is always the number its answer carries.

@@ -1,6 +1,6 @@
-"""The one declarative table of everything that travels: messages, call records and replies.
+"""The declarative table of the messages that travel; calls are in `outlast.session.operations`.
 
-`wire` packs and parses from it, ``docs/protocol.md`` is generated from it
+`wire` packs and parses from both, ``docs/protocol.md`` is generated from them
 (``tools/gen_protocol_doc.py``), and a test checks that numbers are never reused.
 
 Numbers are forever: an operation or a message is only ever added, a record is only ever
@@ -13,33 +13,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from outlast.session.operations import OPS, Field, Op, OpClass, OpSpec
-from outlast.session.operations import fields as _fields
-
-__all__ = [
-    "DEFAULT_POOL_BASE",
-    "DEFAULT_WINDOW",
-    "HANDLE_BASE",
-    "HANDLE_FIRST",
-    "HANDLE_STEP",
-    "INLINE_LIMIT",
-    "MAX_FRAME",
-    "MESSAGES",
-    "OPS",
-    "PRIMARY_CONTEXT_BASE",
-    "PROTOCOL_VERSION",
-    "STREAM_FORMAT",
-    "Field",
-    "Intent",
-    "Kind",
-    "MessageSpec",
-    "Op",
-    "OpClass",
-    "OpSpec",
-    "RecordFlag",
-    "ReplyKind",
-    "Wish",
-]
+from outlast.session.operations import Field, parse_fields
 
 #: Version of the link protocol; HELLO carries it and must match.
 PROTOCOL_VERSION = 1
@@ -134,7 +108,7 @@ class MessageSpec:
 
 
 def _message(kind: Kind, sender: str, fields: str, doc: str, frames: str = "") -> MessageSpec:
-    return MessageSpec(kind, sender, _fields(fields), doc, frames)
+    return MessageSpec(kind, sender, parse_fields(fields), doc, frames)
 
 
 MESSAGES: dict[Kind, MessageSpec] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outlast import errors
 from outlast.session import layout, schema
+from outlast.session.operations import OPS, Field, OpClass
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "protocol.md"
@@ -50,7 +51,7 @@ def render() -> str:
         "kinds": kinds(),
         "messages": messages(),
         "operations": operations(),
-        "classes": enumeration(schema.OpClass),
+        "classes": enumeration(OpClass),
         "intents": enumeration(schema.Intent),
         "wishes": enumeration(schema.Wish),
         "record_flags": enumeration(schema.RecordFlag),
@@ -130,7 +131,7 @@ def messages() -> Iterator[str]:
 
 def operations() -> Iterator[str]:
     """Yield one section an operation."""
-    for op, spec in sorted(schema.OPS.items()):
+    for op, spec in sorted(OPS.items()):
         yield f"### {op.name}"
         yield ""
         yield f"Number {spec.number}, {spec.cls.value}. {spec.doc}"
@@ -144,7 +145,7 @@ def operations() -> Iterator[str]:
             yield ""
 
 
-def field_table(fields: tuple[schema.Field, ...]) -> Iterator[str]:
+def field_table(fields: tuple[Field, ...]) -> Iterator[str]:
     """Yield the table of a record's fields in the order in which they are packed."""
     rows = [(f"`{field.name}`", f"`{field.type}`", width(field.type)) for field in fields]
     yield from table(("field", "type", "bytes"), rows)

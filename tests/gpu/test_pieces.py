@@ -15,7 +15,7 @@ from outlast.checkpoint_providers.directory import DirectoryProvider
 from outlast.server.drivers.cuda import CudaDriver
 from outlast.server.stillness import Stillness
 from outlast.session import wire
-from outlast.session.schema import Op
+from outlast.session.operations import Op
 
 pytestmark = [pytest.mark.gpu, pytest.mark.whole_device]
 

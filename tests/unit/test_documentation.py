@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.config import CLIENT_SETTINGS, SERVE_SETTINGS
-from outlast.session import layout, schema
+from outlast.session import layout, operations, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "docs" / "protocol.md"
@@ -40,21 +40,21 @@ def test_a_generated_page_is_current(name):
 
 def test_every_message_and_operation_has_its_section():
     headings = re.findall(r"^### (\w+)$", PROTOCOL.read_text(), re.MULTILINE)
-    expected = {kind.name for kind in schema.Kind} | {op.name for op in schema.Op}
+    expected = {kind.name for kind in schema.Kind} | {op.name for op in operations.Op}
     assert expected <= set(headings)
     assert len(headings) == len(set(headings))
 
 
 def test_every_message_and_operation_says_what_it_is():
     assert set(schema.MESSAGES) == set(schema.Kind)
-    assert set(schema.OPS) == set(schema.Op)
-    specs = [*schema.MESSAGES.values(), *schema.OPS.values()]
+    assert set(operations.OPS) == set(operations.Op)
+    specs = [*schema.MESSAGES.values(), *operations.OPS.values()]
     assert all(spec.doc.endswith(".") or spec.doc.endswith("?") for spec in specs)
 
 
 def test_every_field_type_is_explained():
     records = [spec.fields for spec in schema.MESSAGES.values()]
-    records += [fields for spec in schema.OPS.values() for fields in (spec.fields, spec.reply)]
+    records += [fields for spec in operations.OPS.values() for fields in (spec.fields, spec.reply)]
     used = {field.type for fields in records for field in fields}
     assert used <= set(layout.TYPES)
     assert set(layout.TYPES) <= {row[0] for row in rows(PROTOCOL)}
