@@ -38,7 +38,7 @@ import os, pathlib, signal, sys, time
 FOLDER = pathlib.Path({folder!r})
 if "outlast" in " ".join(sys.orig_argv):
     from outlast.server.calls import ANSWERED
-    from outlast.session.schema import Op
+    from outlast.session.operations import Op
 
     allocate = ANSWERED[Op.MEM_ALLOC]
 
