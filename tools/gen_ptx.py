@@ -45,7 +45,7 @@ def main(check: bool) -> int:
 def compile_one(names: dict[str, Any], nvrtc: Any, source: Path, check: bool) -> int:
     """Compile one file of kernels, or compare; return the exit code."""
     text, options = source.read_text(), ["--device-int128"]
-    if "#include <cuda" in text:
+    if "#include <" in text:
         folder = headers()
         if folder is None:
             print(f"skipped: {source.name} needs CUDA's headers")

@@ -154,6 +154,16 @@ FORMS = [
         """,
         _transposed,
     ),
+    constant(
+        "a tile of shared memory",
+        """
+        mov.u32 %r2, cells; mad.lo.u32 %r3, %r1, 8, %r2; st.shared.f64 [%r3], 0d4008000000000000;
+        bar.warp.sync 0xffffffff; mov.u32 %r4, 4;
+        wmma.load.a.sync.aligned.row.m8n8k4.shared::cta.f64 {%g1}, [%r2], %r4;
+        cvt.rni.u32.f64 %r9, %g1;
+        """,
+        3,
+    ),
     Form(
         "launches that depend on others",
         "griddepcontrol.wait; mov.u32 %r9, %r1; griddepcontrol.launch_dependents;",

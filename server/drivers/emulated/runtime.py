@@ -34,8 +34,8 @@ BARRIERS = 16
 #: Words of 32 bits that a barrier has: threads needed (0: all), arrived without waiting; and of
 #: the last time that it let threads go on, how many had a true predicate, and how many there were.
 BARRIER_WORDS = 4
-#: Bytes in which a thread shows its part of matrices.
-MATRIX_BYTES = 64
+#: Bytes in which a thread shows its part of matrices: two times, of at most 16 registers.
+MATRIX_BYTES = 128
 
 
 def load_word(name: str, kind: str = "ptr", result: str | None = None) -> str:

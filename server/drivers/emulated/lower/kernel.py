@@ -19,6 +19,7 @@ from outlast.server.drivers.emulated.lower import (
     matrices,
     memory,
     selection,
+    tiles,
     warp,
 )
 from outlast.server.drivers.emulated.lower.builder import Builder
@@ -29,7 +30,7 @@ from outlast.server.drivers.emulated.runtime import THREAD_ARGUMENTS
 #: The modules that register a lowering for every opcode.
 FAMILIES = (
     *(atomics, barriers, bits, calls, control, convert, copies, floating, hints, integer, memory),
-    *(matrices, selection, warp),
+    *(matrices, selection, tiles, warp),
 )
 
 _METADATA = '!0 = !{!"branch_weights", i32 100000, i32 1}\n!1 = !{}\n'

@@ -13,6 +13,7 @@ differently within the last bits, and each generation in a way of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outlast.server.drivers.emulated.lower.builder import B32, B64, Builder
@@ -41,14 +42,16 @@ _SHAPES = {
     "s4": ("m8n8k32", "m16n8k32", "m16n8k64"),
     "u4": ("m8n8k32", "m16n8k32", "m16n8k64"),
 }
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4}
+ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4}
 _RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
 _SHAPE_WORDS = " ".join(sorted({shape for shapes in _SHAPES.values() for shape in shapes}))
-_WHOLE_WARP = "-1"
+WHOLE_WARP = "-1"
+#: Computes a lane's part of a result from what lanes have shown, and the terms it is added to.
+Sums = Callable[[str, list[str]], list[str]]
 
 
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """The shape and the types of an ``mma``."""
 
     m: int
@@ -61,7 +64,13 @@ class _Product:
     @property
     def bits(self) -> int:
         """Bits of an element of A and B."""
-        return _BITS[self.first]
+        return ELEMENT_BITS[self.first]
+
+    @property
+    def name(self) -> str:
+        """What a function that computes it is called."""
+        name = f"m{self.m}k{self.k}.{self.first}.{self.second}.{self.result.name}"
+        return name + (".sat" if self.saturate else "")
 
     @property
     def register_bits(self) -> int:
@@ -94,32 +103,40 @@ def multiply(b: Builder, ins: Instruction) -> None:
     """Lower ``mma``: every lane shows its parts of A and B, and computes its part of the result."""
     product = _product(ins)
     unit = SCALARS[f"b{product.register_bits}"]
-    parts = _registers(ins, ins.operands[1], product.rows * product.chunks)
-    parts += _registers(ins, ins.operands[2], product.chunks)
-    shown = _show(b, [b.value(part, unit) for part in parts], unit)
+    parts = registers(ins, ins.operands[1], product.rows * product.chunks)
+    parts += registers(ins, ins.operands[2], product.chunks)
+    shown = show(b, [b.value(part, unit) for part in parts], unit)
     packed = product.result.bits == 16
     count = 2 * product.rows
-    terms = _registers(ins, ins.operands[3], count // 2 if packed else count)
-    values = _terms(b, terms, product.result)
-    sums = _call(b, product, shown, values)
-    targets = _registers(ins, ins.operands[0], len(terms))
-    if not packed:
-        for target, value in zip(targets, sums, strict=True):
-            b.assign(target, product.result, value)
+    terms = registers(ins, ins.operands[3], count // 2 if packed else count)
+    values = terms_of(b, terms, product.result)
+
+    def sums(place: str, names: list[str]) -> list[str]:
+        return _sums(b, product, place, names)
+
+    found = call_once(b, f"mma.{product.name}", product.result, shown, values, sums)
+    give(b, registers(ins, ins.operands[0], len(terms)), found, product.result)
+
+
+def give(b: Builder, targets: list[Operand], values: list[str], kind: Scalar) -> None:
+    """Write results into registers, two halves into one."""
+    if kind.bits != 16:
+        for target, value in zip(targets, values, strict=True):
+            b.assign(target, kind, value)
         return
     for i, target in enumerate(targets):
         low, high = (
-            b.cast("zext", "i16", b.to_bits(value, product.result), "i32")
-            for value in sums[2 * i : 2 * i + 2]
+            b.cast("zext", "i16", b.to_bits(value, kind), "i32")
+            for value in values[2 * i : 2 * i + 2]
         )
         b.assign(target, B32, b.op("or", "i32", low, b.op("shl", "i32", high, 16)))
 
 
-def _product(ins: Instruction) -> _Product:
+def _product(ins: Instruction) -> Product:
     shape = next(
         (re.fullmatch(r"m(\d+)n8k(\d+)", part) for part in ins.opcode if "n8k" in part), None
     )
-    types = [part for part in ins.opcode[1:] if part in SCALARS or part in _BITS]
+    types = [part for part in ins.opcode[1:] if part in SCALARS or part in ELEMENT_BITS]
     if shape is None or len(types) != 4:
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     result, first, second, term = types
@@ -128,23 +145,25 @@ def _product(ins: Instruction) -> _Product:
         shape.group() in _SHAPES.get(first, ())
         and result == term
         and result in _RESULTS.get(first, ("s32",))
-        and (first == second if floats else _BITS[first] == _BITS.get(second))
+        and (first == second if floats else ELEMENT_BITS[first] == ELEMENT_BITS.get(second))
         and tuple(word for word in ins.opcode if word in ("row", "col")) == ("row", "col")
     )
     if not fits:
         raise UnsupportedPtx(f"instruction {ins.text}", ins.line)
     m, k = int(shape[1]), int(shape[2])
-    return _Product(m, k, first, second, SCALARS[result], "satfinite" in ins.opcode)
+    return Product(m, k, first, second, SCALARS[result], "satfinite" in ins.opcode)
 
 
-def _registers(ins: Instruction, operand: Operand, count: int) -> list[Operand]:
+def registers(ins: Instruction, operand: Operand, count: int) -> list[Operand]:
+    """Return the registers of a vector, of which there must be so many."""
     items: list[Operand] = list(operand.items) if isinstance(operand, Vector) else [operand]
     if len(items) != count:
         raise InvalidPtx(f"{ins.text} needs {count} registers, not {len(items)}", ins.line)
     return items
 
 
-def _terms(b: Builder, registers: list[Operand], kind: Scalar) -> list[str]:
+def terms_of(b: Builder, registers: list[Operand], kind: Scalar) -> list[str]:
+    """Return the numbers in registers, of which one may hold two halves."""
     if kind.bits != 16:
         return [b.value(register, kind) for register in registers]
     found = []
@@ -155,7 +174,7 @@ def _terms(b: Builder, registers: list[Operand], kind: Scalar) -> list[str]:
     return found
 
 
-def _show(b: Builder, values: list[str], kind: Scalar) -> str:
+def show(b: Builder, values: list[str], kind: Scalar) -> str:
     """Show registers to the warp; return a pointer to what its first lane has shown.
 
     Lanes go on one after another, so one that is ahead must not write over what others have yet
@@ -169,7 +188,7 @@ def _show(b: Builder, values: list[str], kind: Scalar) -> str:
     for i, value in enumerate(values):
         place = b.let(f"getelementptr {kind.integer}, ptr {own}, i64 {i}")
         b.emit(f"store {kind.integer} {value}, ptr {place}")
-    exchange(b, "0", _WHOLE_WARP)
+    exchange(b, "0", WHOLE_WARP)
     first = b.op("and", "i32", "%lin", -32)
     half = b.let("load i32, ptr %half")
     return b.let(f"call ptr @matrix_place(ptr %w, i32 {first}, i32 {half})")
@@ -187,18 +206,18 @@ define internal ptr @matrix_place(ptr %w, i32 %thread, i32 %half) {{
 """
 
 
-def _call(b: Builder, product: _Product, shown: str, terms: list[str]) -> list[str]:
-    """Return a lane's part of ``A * B + C``, row by row; a function has the code once."""
-    kind, t = product.result, product.result.llvm
+def call_once(
+    b: Builder, name: str, kind: Scalar, shown: str, terms: list[str], sums: Sums
+) -> list[str]:
+    """Call a function that computes a lane's part of a result; its code is there once."""
+    t = kind.llvm
     structure = f"{{ {', '.join([t] * len(terms))} }}"
-    name = f"mma.m{product.m}k{product.k}.{product.first}.{product.second}.{kind.name}"
-    name += ".sat" if product.saturate else ""
-    names = [f"%c{i}" for i in range(len(terms))]
     if name not in b.helpers:
         b.helpers.add(name)
+        names = [f"%c{i}" for i in range(len(terms))]
         lines, b.lines = b.lines, []
         result = "poison"
-        for i, value in enumerate(_sums(b, product, "%shown", names)):
+        for i, value in enumerate(sums("%shown", names)):
             result = b.let(f"insertvalue {structure} {result}, {t} {value}, {i}")
         b.emit(f"ret {structure} {result}")
         body, b.lines = b.lines, lines
@@ -206,11 +225,11 @@ def _call(b: Builder, product: _Product, shown: str, terms: list[str]) -> list[s
         head = f"define internal {structure} @{name}(ptr %shown, i32 %lin, {formal}) noinline {{"
         b.declarations.add("\n".join([head, *body, "}"]))
     given = ", ".join(f"{t} {value}" for value in terms)
-    sums = b.let(f"call {structure} @{name}(ptr {shown}, i32 %lin, {given})")
-    return [b.let(f"extractvalue {structure} {sums}, {i}") for i in range(len(terms))]
+    found = b.let(f"call {structure} @{name}(ptr {shown}, i32 %lin, {given})")
+    return [b.let(f"extractvalue {structure} {found}, {i}") for i in range(len(terms))]
 
 
-def _sums(b: Builder, product: _Product, shown: str, terms: list[str]) -> list[str]:
+def _sums(b: Builder, product: Product, shown: str, terms: list[str]) -> list[str]:
     lane = own_lane(b)
     group, member = b.op("lshr", "i32", lane, 2), b.op("and", "i32", lane, 3)
     start = product.rows * product.chunks
@@ -223,11 +242,13 @@ def _sums(b: Builder, product: _Product, shown: str, terms: list[str]) -> list[s
         number = b.op("add", "i32", b.op("shl", "i32", member, 1), column)
         places = range(start, start + product.chunks)
         columns.append(_elements(b, product, product.second, shown, number, places))
-    return [_sum(b, product, rows[i // 2], columns[i % 2], term) for i, term in enumerate(terms)]
+    return [
+        product_sum(b, product, rows[i // 2], columns[i % 2], term) for i, term in enumerate(terms)
+    ]
 
 
 def _elements(
-    b: Builder, product: _Product, name: str, shown: str, group: str, places: range
+    b: Builder, product: Product, name: str, shown: str, group: str, places: range
 ) -> list[str]:
     """Return the elements of one row or column, in the order of k, ready to be multiplied."""
     found = []
@@ -246,24 +267,29 @@ def _elements(
     return found
 
 
-def _number(b: Builder, name: str, word: str, product: _Product, index: int) -> str:
+def _number(b: Builder, name: str, word: str, product: Product, index: int) -> str:
     """Return an element of a register, as a double or a 32-bit integer."""
-    if name == "f64":
-        return b.cast("bitcast", "i64", word, "double")
-    if name == "tf32":
-        kept = b.op("and", "i32", word, -1 << 13)  # the rest of the fraction is not looked at
-        return b.cast("fpext", "float", b.cast("bitcast", "i32", kept, "float"), "double")
+    if product.bits >= 32:
+        return number_of(b, name, word)
     part = b.op("lshr", "i32", word, index * product.bits) if index else word
-    if product.is_float:
+    return number_of(b, name, b.cast("trunc", "i32", part, f"i{product.bits}"))
+
+
+def number_of(b: Builder, name: str, bits: str) -> str:
+    """Return an element as a double or a 32-bit integer, ready to be multiplied."""
+    if name == "f64":
+        return b.cast("bitcast", "i64", bits, "double")
+    if name == "tf32":
+        kept = b.op("and", "i32", bits, -1 << 13)  # the rest of the fraction is not looked at
+        return b.cast("fpext", "float", b.cast("bitcast", "i32", kept, "float"), "double")
+    if name in SCALARS and SCALARS[name].is_float:
         kind = SCALARS[name]
-        value = b.from_bits(b.cast("trunc", "i32", part, "i16"), kind)
-        return b.cast("fpext", kind.llvm, value, "double")
-    narrow = f"i{product.bits}"
-    extend = "sext" if name[0] == "s" else "zext"
-    return b.cast(extend, narrow, b.cast("trunc", "i32", part, narrow), "i32")
+        return b.cast("fpext", kind.llvm, b.from_bits(bits, kind), "double")
+    return b.cast("sext" if name[0] == "s" else "zext", f"i{ELEMENT_BITS[name]}", bits, "i32")
 
 
-def _sum(b: Builder, product: _Product, row: list[str], column: list[str], term: str) -> str:
+def product_sum(b: Builder, product: Product, row: list[str], column: list[str], term: str) -> str:
+    """Return a row times a column, added to a term and rounded to the result's type."""
     if product.is_float:
         total = term
         if product.result.bits != 64:
@@ -295,8 +321,8 @@ def load_matrix(b: Builder, ins: Instruction) -> None:
     operand = ins.operands[1]
     if not count or "m8n8" not in ins.opcode or not isinstance(operand, Address):
         raise InvalidPtx(f"{ins.text} needs a count and an address", ins.line)
-    targets = _registers(ins, ins.operands[0], count)
-    exchange(b, b.value(operand, B64), _WHOLE_WARP)
+    targets = registers(ins, ins.operands[0], count)
+    exchange(b, b.value(operand, B64), WHOLE_WARP)
     lane = own_lane(b)
     group, member = b.op("lshr", "i32", lane, 2), b.op("and", "i32", lane, 3)
     for matrix, target in enumerate(targets):
@@ -323,7 +349,7 @@ def _row_part(b: Builder, ins: Instruction, first: int, row: str, offset: str, k
 @lowers("movmatrix", operands=2, words="sync aligned m8n8 trans", types="b16")
 def transpose_matrix(b: Builder, ins: Instruction) -> None:
     """Lower ``movmatrix``: transpose a matrix that the warp holds."""
-    exchange(b, b.resize(b.value(ins.operands[1], B32), 32, 64), _WHOLE_WARP)
+    exchange(b, b.resize(b.value(ins.operands[1], B32), 32, 64), WHOLE_WARP)
     lane = own_lane(b)
     row = b.op("lshr", "i32", lane, 2)
     column = b.op("shl", "i32", b.op("and", "i32", lane, 3), 1)
