@@ -21,8 +21,6 @@ from helpers.server_process import ServerProcess, kill
 
 from outlast.shim import driver as cuda
 
-pytestmark = pytest.mark.gpu  # the emulated device has no calls through addresses
-
 FOLDER = Path(__file__).resolve().parents[1] / "kernels"
 CALLS, MIXING = ((FOLDER / name).read_text() for name in ("calls.ptx", "mixing.ptx"))
 #: A restore, and a replay, of a module whose variables would lie elsewhere.
