@@ -112,6 +112,7 @@ def test_new_process_uses_and_frees_what_the_dead_one_allocated(
     with ProgramProcess(server.endpoint, "train", state) as client:
         stream = client.call("stream", 1)
         address = client.call("alloc_in", stream, 64)
+        client.call("sync")  # it is zeroed there, and written in another stream
         client.call("write", address, b"left behind")
         client.call("checkpoint_of", str(server.state))
         client.kill()

@@ -67,7 +67,7 @@ def test_cooperative_launches_and_occupancy_go_to_the_device(driver: CudaDriver)
     module = driver.cuModuleLoadData(sample("size"))[1]
     which = driver.cuModuleGetFunction(module, b"which")[1]
     assert driver.occupancy(which, 1024, 0, 0) == (0, 2)
-    assert driver.available_shared(which, 2, 32) == (0, 81 << 10)
+    assert driver.available_shared(which, 2, 32) == (0, 48 << 10)
     assert driver.occupancy(1, 1024, 0, 0) == (400, 0)
     address = driver.cuMemAlloc(8)[1]
     parameters = int(address).to_bytes(8, "little")
