@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 #: Not where a session's server would put its memory: both may run on this machine.
 BASE = 0x1300_0000_0000
 ENOUGH = 20.0  # seconds
-PTX, FATBIN = 1, 4
+PTX, FATBIN = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,6 @@ def test_an_image_is_described_without_staying(driver: CudaDriver) -> None:
 
 
 def test_inputs_are_linked_to_an_image_that_loads(driver: CudaDriver) -> None:
-    # What is packed with Zstandard this linker of CUDA does not take.
     inputs = [
         LinkInput(PTX, "tape", ptx.TAPE.encode()),
         LinkInput(FATBIN, "which", sample("speed")),
