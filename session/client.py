@@ -21,6 +21,7 @@ from outlast.session.openbatch import OpenBatch
 from outlast.session.operations import Op
 from outlast.session.pending import Pending, Query, gaps, in_order
 from outlast.session.phase import Phase
+from outlast.session.pieces import cut, take_queries
 from outlast.session.recovery import FaultRecovery
 from outlast.session.schema import (
     DEFAULT_WINDOW,
@@ -306,7 +307,7 @@ class ClientSession:
         while self._unsent:
             item = self._unsent[0]
             if isinstance(item, Query):
-                queries = self._following_queries()
+                queries = take_queries(self._unsent)
                 out.append([wire.pack_calls(self.generation, self.next_seq, 0, acked, queries)])
                 continue
             if self._in_flight_bytes and (
@@ -316,7 +317,7 @@ class ClientSession:
                 break
             self._unsent.popleft()
             self._unsent_bytes -= item.size
-            out.append(self._batch_message(item, acked))
+            out += self._batch_messages(item, acked)
         return out
 
     def receive(self, message: Message) -> None:
@@ -367,24 +368,21 @@ class ClientSession:
     def _acks(self) -> tuple[int, list[tuple[int, int]]]:
         return self._acked(), gaps(self._pending, self.next_seq)[: layout.MAX_LIST]
 
-    def _following_queries(self) -> bytes:
-        unsent, records = self._unsent, b""
-        while unsent and isinstance(item := unsent[0], Query):
-            unsent.popleft()
-            records += item.records
-        return records
-
-    def _batch_message(self, batch: Batch, acked: int) -> list[bytes]:
+    def _batch_messages(self, batch: Batch, acked: int) -> list[list[bytes]]:
         if batch.first_seq <= self._replay_until:
             parts = self.log.replay_parts(batch)
         else:
             parts = self.log.parts(batch)
             self._replay_until = batch.last_seq
-        stream = parts[0] + self._following_queries()
         self._in_flight.append((batch.last_seq, batch.size))
         self._in_flight_bytes += batch.size
-        first = wire.pack_calls(self.generation, batch.first_seq, batch.count, acked, stream)
-        return [first, *parts[1:]]
+        generation, messages = self.generation, []
+        *ahead, (first_seq, count, (stream, *payloads)) = cut(batch, parts)
+        for seq, calls, (records, *frames) in ahead:
+            messages.append([wire.pack_calls(generation, seq, calls, acked, records), *frames])
+        stream += take_queries(self._unsent)
+        first = wire.pack_calls(generation, first_seq, count, acked, stream)
+        return [*messages, [first, *payloads]]
 
     def _note_applied(self, applied: int) -> None:
         if applied > self.applied:
@@ -427,6 +425,8 @@ class ClientSession:
                 self.ends.tell(pending.end)
         elif is_sticky(reply.result):
             self.sticky = self.sticky or reply.result
+        elif pending.end is not None:
+            self.ends.forget(pending.end)
         pending.settle(reply)
 
     def _truncate(self, recoverable: int) -> None:

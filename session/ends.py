@@ -87,6 +87,10 @@ class Ends:
         self._told[end.record(Op.WAITED) if end.number else end.waited] = None
         self.some = True
 
+    def forget(self, end: End) -> None:
+        """Note that an answer told of no end: programs may ask very often until one does."""
+        self._asked.pop(end, None)
+
     def before(self, record: bytes) -> bytes:
         """Return a call's record behind what was told and asked before it."""
         if not self._asked:
