@@ -22,6 +22,7 @@ from outlast.errors import (
 from outlast.server.drivers import registry
 from outlast.server.locks import TAKE_OVER, LifetimeLock, holder_of
 from outlast.server.pool import WorkerPool
+from outlast.settings import DEFAULT
 
 if TYPE_CHECKING:
     from outlast.server.takeover import TakeOver
@@ -50,6 +51,9 @@ def serve(config: ServeConfig) -> int:
     """
     lock = _state_lock(config.state_dir)
     device = registry.require(config.device, config.state_dir / "gpu_found")
+    if config.emulated_faults and device != "emulated":
+        lock.release()
+        raise _no_faults(config, device)
     config = dataclasses.replace(config, device=registry.several(device, config.emulated_devices))
     if config.take_over == "no":
         take_over = None
@@ -74,6 +78,14 @@ def serve(config: ServeConfig) -> int:
         # back, and another SIGTERM would take the exit code's place.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+def _no_faults(config: ServeConfig, device: str) -> ConfigError:
+    source = config.sources.get("emulated_faults", DEFAULT)
+    return ConfigError(
+        f"emulated_faults from {source}: rules of faults are for the emulated device, and this "
+        f"server has {device}; allowed with --device emulated"
+    )
 
 
 def _serve(config: ServeConfig, pool: WorkerPool, take_over: TakeOver | None) -> int:

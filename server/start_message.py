@@ -39,6 +39,7 @@ def start_message(gateway: Gateway, row: SessionRow, epoch: Json | None, older: 
         "state_dir": str(config.state_dir),
         "device": config.device,
         "provider": config.provider,
+        "faults": config.emulated_faults,
         "log_level": config.log_level,
         "heartbeat": config.heartbeat,
         "timeout": config.heartbeat_timeout,

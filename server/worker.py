@@ -185,6 +185,10 @@ class Worker:
         self._vigil = Vigil(self._host, self._epochs, self.channel, start["linger"])
         if start["epoch"] is not None:
             self._epochs.last_seq = restore(start, deposit, self._checkpointer, self._host)
+        if start.get("faults"):
+            from outlast.server.drivers.emulated.faults import inject  # late: few ask for it
+
+            inject(self._driver, start["faults"], self._session_id, self._lock.path)
 
     def _fail(self, kind: str, error: OutlastError, **fields: int) -> None:
         log.error("%s: %s", type(error).__name__, error, extra={"action": kind, "code": error.code})

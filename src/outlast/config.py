@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from outlast import values
+from outlast import emulated_settings, values
 from outlast.available_memory import available_memory
 from outlast.log import LEVELS
 from outlast.settings import DEFAULT, resolve, setting, settings_of, switch, unusable
@@ -103,15 +103,8 @@ class ServeConfig:
         flag="--device",
         metavar="auto|cuda|emulated",
     )
-    emulated_devices: int = setting(
-        values.number(1, 16),
-        1,
-        "How many devices the emulated device shows, each with memory of its own.",
-        env="OUTLAST_EMULATED_DEVICES",
-        flag="--emulated-devices",
-        shown="1",
-        metavar="N",
-    )
+    emulated_devices: int = emulated_settings.devices()
+    emulated_faults: str = emulated_settings.faults()
     state_dir: Path = setting(
         values.folder,
         state_home,

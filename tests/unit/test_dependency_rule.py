@@ -24,6 +24,7 @@ ALLOWED = {
     "server": (
         *COMMON,
         *PROCESS,
+        "outlast.fault_rules",  # a setting's form
         "outlast.session",
         "outlast.checkpoint_providers",
         "outlast.migrations",  # upgrades the journal at start

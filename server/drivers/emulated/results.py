@@ -76,6 +76,7 @@ def cuda_call(outputs: int = 0, *, always: bool = False) -> Callable[[Method[S, 
                 return _OK
             return (SUCCESS, value) if outputs == 1 else (SUCCESS, *value)
 
+        vars(call)["outputs"] = outputs
         return call
 
     return decorate

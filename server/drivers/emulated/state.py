@@ -53,6 +53,8 @@ _MAX_OUTPUT = 1 << 20  # characters of device printf kept until somebody takes t
 
 _FAULT_TEXTS = {
     DEINITIALIZED: "the device was closed",
+    46: "the device is gone",
+    214: "an uncorrectable ECC error",
     700: "illegal memory access",
     702: "the kernel ran longer than the watchdog allows",
     710: "a device assertion failed",
