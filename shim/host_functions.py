@@ -7,7 +7,7 @@ of each other. CUDA would take such work at once; a function that waits for what
 only after giving that work would wait for ever, so a long wait is logged.
 
 A worker that dies costs nothing: what the server was asked is asked again, and what has run is
-not run again.
+not run again. So a stream has to be there until its functions have ended.
 """
 
 from __future__ import annotations
@@ -96,6 +96,13 @@ class HostFunctions:
         """Wait for the functions that come before new work of a stream."""
         if self._queues:
             _wait(self._calls_before(stream))
+
+    def wait_for_stream(self, stream: Stream) -> None:
+        """Wait for the functions of a stream itself."""
+        if self._queues:
+            with self._lock:
+                calls = list(self._queues.get(stream, ()))
+            _wait(calls)
 
     def wait_for_context(self, context: Context) -> None:
         """Wait for all functions of a context."""

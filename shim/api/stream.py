@@ -72,9 +72,10 @@ def cuStreamCreateWithPriority(flags: int, priority: int) -> tuple[CUresult, CUs
 
 @api()
 def cuStreamDestroy(hStream: Any) -> tuple[CUresult]:
-    """Destroy a stream; its work goes on."""
+    """Destroy a stream, behind its host functions; its other work goes on."""
     me = client()
     me.enter()
+    me.host_functions.wait_for_stream(me.streams.get(hStream))
     with me.lock:
         stream = me.streams.get(hStream)
         me.link.send(Op.STREAM_DESTROY, stream.handle)

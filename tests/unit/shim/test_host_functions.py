@@ -91,17 +91,29 @@ def test_streams_that_do_not_wait_for_each_other_go_on(link, context, memory, se
 
 
 @pytest.mark.parametrize(
-    "wait", ["cuCtxSynchronize", "cuStreamSynchronize", "cuDevicePrimaryCtxReset"]
+    "wait",
+    ["cuCtxSynchronize", "cuStreamSynchronize", "cuStreamDestroy", "cuDevicePrimaryCtxReset"],
 )
 def test_whoever_waits_for_the_stream_waits_for_its_functions(link, context, seen, wait):
     own, slow = stream(), Slow(seen)
     assert driver.cuLaunchHostFunc(own, slow, 1) == (0,)
     assert driver.cuLaunchHostFunc(own, seen.append, 2) == (0,)
-    arguments = {"cuStreamSynchronize": (own,), "cuDevicePrimaryCtxReset": (0,)}.get(wait, ())
+    arguments = () if wait == "cuCtxSynchronize" else (own,) if "Stream" in wait else (0,)
     thread = behind(seen, context, lambda: getattr(driver, wait)(*arguments))
     slow.release.set()
     thread.join(ENOUGH)
     assert seen == [1, 2, "behind"]
+
+
+def test_a_stream_goes_without_the_functions_of_another(link, context, seen):
+    own, other, slow = stream(), stream(), Slow(seen)
+    assert driver.cuLaunchHostFunc(own, slow, 1) == (0,)
+    assert slow.entered.wait(ENOUGH)
+    assert driver.cuStreamDestroy(other) == (0,)
+    assert seen == []
+    slow.release.set()
+    assert driver.cuStreamDestroy(own) == (0,)
+    assert seen == [1]
 
 
 def test_an_event_behind_a_function_tells_that_it_has_ended(link, context, seen):
