@@ -12,6 +12,7 @@ import pytest
 from helpers.program import Program, ok, running, tape_of
 from helpers.server_process import ServerProcess, assert_eventually
 
+from outlast.errors import SessionFailed
 from outlast.shim import driver as cuda
 
 SIZE = 64 << 10
@@ -131,3 +132,22 @@ def test_calls_counted_in_the_session_kill_at_another_place_each_time(begin: Beg
     assert len({*addresses}) == 6
     assert fired(server) == 2
     ok(cuda.cuCtxSynchronize())
+
+
+def test_a_rule_that_has_fired_stays_spent_when_the_server_is_started_again(begin: Begin) -> None:
+    server, program = begin({"match": "cuMemcpyHtoD", "action": "kill", "middle": True})
+    address = program.alloc(SIZE)
+    program.write(address, DATA)
+    assert program.read(address, SIZE) == DATA
+    server.kill()
+    server.start()  # what is replayed is the call that killed
+    assert program.read(address, SIZE) == DATA
+    assert fired(server) == 1
+
+
+def test_a_rule_without_a_limit_parks_the_session_and_the_call_is_named(begin: Begin) -> None:
+    server, program = begin({"match": "cuMemAlloc", "action": "kill", "times": None})
+    deadly = program.link.next_seq
+    assert cuda.cuMemAlloc(SIZE)[0] == SessionFailed.cu_result
+    assert f"call {deadly} (MEM_ALLOC) ended its worker by SIGKILL" in str(cuda.last_error())
+    assert fired(server) == 2
