@@ -369,20 +369,17 @@ class ClientSession:
         return self._acked(), gaps(self._pending, self.next_seq)[: layout.MAX_LIST]
 
     def _batch_messages(self, batch: Batch, acked: int) -> list[list[bytes]]:
-        if batch.first_seq <= self._replay_until:
-            parts = self.log.replay_parts(batch)
-        else:
-            parts = self.log.parts(batch)
-            self._replay_until = batch.last_seq
+        again = batch.first_seq <= self._replay_until
+        parts = self.log.replay_parts(batch) if again else self.log.parts(batch)
+        self._replay_until = max(self._replay_until, batch.last_seq)
         self._in_flight.append((batch.last_seq, batch.size))
         self._in_flight_bytes += batch.size
-        generation, messages = self.generation, []
-        *ahead, (first_seq, count, (stream, *payloads)) = cut(batch, parts)
-        for seq, calls, (records, *frames) in ahead:
-            messages.append([wire.pack_calls(generation, seq, calls, acked, records), *frames])
-        stream += take_queries(self._unsent)
-        first = wire.pack_calls(generation, first_seq, count, acked, stream)
-        return [*messages, [first, *payloads]]
+        messages = [
+            [wire.pack_calls(self.generation, seq, count, acked, stream), *payloads]
+            for seq, count, (stream, *payloads) in cut(batch, parts)
+        ]
+        messages[-1][0] += take_queries(self._unsent)
+        return messages
 
     def _note_applied(self, applied: int) -> None:
         if applied > self.applied:
@@ -392,31 +389,33 @@ class ClientSession:
             self._in_flight_bytes -= flight.popleft()[1]
 
     def _land(self, reply: Reply) -> None:
+        # Forgotten last: what Ctrl-C interrupts comes again.
         if reply.kind is _ANSWER:
-            query = self._queries.pop(reply.number, None)
+            query = self._queries.get(reply.number)
             if query is not None:
                 self._settle(query.pending, reply, query.after_seq)
+                del self._queries[reply.number]
         elif reply.kind == ReplyKind.OUTCOME:
             self._ack_due = True
             if reply.number not in self.log.outcomes:  # also if Ctrl-C came before `expect`
                 self.log.record(reply.number, Outcome(reply.result, reply.value))
-            pending = self._pending.pop(reply.number, None)
+            pending = self._pending.get(reply.number)
             if pending is not None:
                 self._settle(pending, reply, reply.number)
+                del self._pending[reply.number]
         else:
             self._land_failure(reply)
 
     def _land_failure(self, reply: Reply) -> None:
         """Take in a late failure; a repeat was not acknowledged in time and is again."""
-        repeat = reply.number in self._landed_deferred
         self._ack_due = True
-        self._landed_deferred.add(reply.number)
-        if not repeat and reply.number > self._base:
+        if reply.number not in self._landed_deferred and reply.number > self._base:
             self.log.record(reply.number, Outcome(reply.result, reply.value))
             if is_sticky(reply.result):
                 self.sticky = self.sticky or reply.result
             else:
                 self.deferred.append((reply.value, reply.result))
+        self._landed_deferred.add(reply.number)
 
     def _settle(self, pending: Pending, reply: Reply, seq: int) -> None:
         if not reply.result:

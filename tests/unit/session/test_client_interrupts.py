@@ -8,13 +8,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from helpers.client_session import attached_session, outcome, receive
+from helpers.client_session import attach, attached_session, failure, outcome, receive
 
-from outlast.session import calllog, client, wire
+from outlast.session import calllog, client, ends, pending, wire
 from outlast.session.client import ClientSession
 from outlast.session.operations import Op
+from outlast.session.schema import ReplyKind
+from outlast.session.wire import Reply
 
-FILES = {client.__file__, calllog.__file__}
+FILES = {module.__file__ for module in (client, calllog, ends, pending)}
 BINDS = [wire.pack_record(Op.BIND, 1, context) for context in (0x600, 0x700)]
 #: What a program does: one-way calls in two contexts, some with a payload, some at a batch's end.
 CALLS = 12
@@ -104,3 +106,32 @@ def test_the_outcome_of_a_call_that_nobody_waits_for_any_more_is_logged() -> Non
     receive(session, outcome(1, value=0x1000), applied=1)
 
     assert session.log.outcomes[1].value == 0x1000
+
+
+def test_what_is_interrupted_while_it_lands_lands_with_the_next_connection() -> None:
+    for at in itertools.count(1):
+        session, out = attached_session(), bytearray(4)
+        copy = session.append(wire.pack_record(Op.COPY_DTOH, 1, 0, 4, 0), BINDS[0])
+        end = session.ends.ask(Op.COPY_DTOH, 0, BINDS[0])
+        read = session.expect(Op.COPY_DTOH, copy, memoryview(out), end)
+        failing = session.append(wire.pack_record(Op.EVENT_DESTROY, 1), BINDS[0])
+        query = session.ask(Op.EVENT_SYNC, (5,), BINDS[0])
+        session.take_outgoing()
+        landed, late = outcome(copy, data=b"data"), failure(failing, 400)
+        answer = Reply(ReplyKind.ANSWER, query.number)
+
+        again = interrupted(at, lambda: receive(session, landed, late, answer, applied=2))  # noqa: B023
+        session.detached()
+        hello = attach(session, 2, applied=2)
+        replies = [landed] if hello["acked"] < copy else []
+        replies += [late] if failing not in hello["deferred"] else []
+        replies += [answer] if session.take_outgoing() else []
+        receive(session, *replies, applied=2, generation=2)
+
+        assert (read.done, read.error, bytes(out)) == (True, None, b"data"), at
+        assert query.done, at
+        assert session.log.outcomes[failing].result == 400, at
+        assert session.take_deferred(0x600) == 400, at
+        if not again:
+            assert session.take_deferred(0x600) == 0
+            break
