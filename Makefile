@@ -55,6 +55,7 @@ soak: $(READY)  ## Kill servers at many random points (long; SOAK_ARGS, e.g. --s
 	$(BIN)/python tests/resilience/soak.py --points 200 $(SOAK_ARGS)
 	$(BIN)/python tests/resilience/soak.py --points 20 --relay $(SOAK_ARGS)
 	$(BIN)/python tests/resilience/soak.py --points 20 --database postgresql $(SOAK_ARGS)
+	$(BIN)/python -m pytest --soak -m soak
 
 bench: $(READY)  ## Print benchmark results as JSON lines (BENCH_ARGS go to each script).
 	@for script in benchmarks/bench_*.py; do $(BIN)/python $$script $(BENCH_ARGS); done
