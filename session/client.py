@@ -145,8 +145,7 @@ class ClientSession:
     def ask(self, op: Op, args: Sequence[int], bind: bytes) -> Pending:
         """Queue a query behind everything appended so far."""
         self.seal()
-        handle = args[-1] if args else 0
-        pending = Pending(op, self.next_qid, None, self.ends.ask(op, handle, bind))
+        pending = Pending(op, self.next_qid, None, self.ends.ask(op, args, bind))
         self.next_qid += 1
         records = bind + wire.pack_record(op, pending.number, *args)
         query = Query(self.next_seq - 1, records, pending)

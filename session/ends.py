@@ -9,6 +9,8 @@ call came in between, WAITED alone says both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outlast.session import wire
 from outlast.session.operations import Op
 
@@ -55,28 +57,29 @@ class Ends:
         self._asked: dict[End, None] = {}
         self._told: dict[bytes, None] = {}
         self._number = 0
-        self._records: dict[tuple[Op, int, bytes], bytes] = {}
+        self._records: dict[tuple[Op | int | bytes, ...], bytes] = {}
 
-    def ask(self, op: Op, handle: int, bind: bytes) -> End | None:
+    def ask(self, op: Op, handles: Sequence[int], bind: bytes) -> End | None:
         """Note that a program asks for an end.
 
         Parameters
         ----------
         op : Op
             Its query, or the copy that it waits for; None is returned if that tells nothing.
-        handle : int
-            The stream or event that it is about.
+        handles : sequence of int
+            The stream or events that it is about.
         bind : bytes
             The caller's packed BIND.
         """
-        waited = self._records.get((op, handle, bind))
+        waited = self._records.get((op, *handles, bind))
         if waited is None:
-            waited = self._pack(op, handle, bind)
+            waited = self._pack(op, handles, bind)
         if not waited:
             return None
         end = End(waited)
-        self._asked[end] = None
-        self.some = True
+        if op is not Op.EVENT_ELAPSED:  # of two events, and whoever asks does nothing meanwhile
+            self._asked[end] = None
+            self.some = True
         return end
 
     def tell(self, end: End) -> None:
@@ -108,13 +111,14 @@ class Ends:
         self._told.clear()
         self.some = False
 
-    def _pack(self, op: Op, handle: int, bind: bytes) -> bytes:
+    def _pack(self, op: Op, handles: Sequence[int], bind: bytes) -> bytes:
         what = _WHAT.get(op)
         if len(self._records) >= _MANY:
             self._records.clear()
         record = b""
         if what is not None:
             context = wire.CallStream(bind).read()[1][1]
-            record = wire.pack_record(Op.WAITED, context, 0, what, handle)
-        self._records[op, handle, bind] = record
+            each = [wire.pack_record(Op.WAITED, context, 0, what, h) for h in handles or (0,)]
+            record = b"".join(each)
+        self._records[op, *handles, bind] = record
         return record

@@ -223,7 +223,7 @@ class SessionLink:
             if lane is not None:
                 lane.last = seq
                 lane.taken += 1
-                end = self._session.ends.ask(op, lane.handle, self._bind())
+                end = self._session.ends.ask(op, (lane.handle,), self._bind())
             pending = self._session.expect(op, seq, None, end)
             self._session.seal()
             return self._wait(pending)
@@ -306,7 +306,7 @@ class SessionLink:
             lane.taken += 1 + length // COPY_UNIT
             target = view[offset : offset + length]
             last = offset + length == size
-            end = self._session.ends.ask(Op.COPY_DTOH, lane.handle, bind) if last else None
+            end = self._session.ends.ask(Op.COPY_DTOH, (lane.handle,), bind) if last else None
             pieces.append(self._session.expect(Op.COPY_DTOH, seq, target, end))
         self._session.seal()
 

@@ -8,7 +8,6 @@ recorded too late would make a wait depend on work that was issued after it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any
@@ -52,6 +51,7 @@ class Timeline:
         self._contexts = contexts
         self._number = 0
         self._tickets: dict[int, tuple[Mark, ...]] = {}
+        self._many = MANY_TICKETS
         #: By source stream: (number of the gate, mark that later work waits for).
         self._gates: dict[Stream, tuple[int, Mark]] = {}
         self._last_gate = 0
@@ -269,13 +269,14 @@ class Timeline:
         return ticket
 
     def _keep(self, ticket: int, marks: tuple[Mark, ...]) -> None:
-        if len(self._tickets) > MANY_TICKETS:
+        if len(self._tickets) > self._many:
             self._tidy()
         self._tickets[ticket] = marks
 
     def _tidy(self) -> None:
-        for ticket in list(itertools.islice(self._tickets, MANY_TICKETS)):
+        for ticket in list(self._tickets):
             self.done(ticket)
+        self._many = max(MANY_TICKETS, 2 * len(self._tickets))
 
 
 def _ordered(source: Stream, stream: Stream) -> bool:

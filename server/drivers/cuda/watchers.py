@@ -34,6 +34,8 @@ class _Watcher:
         self._error, self._stream = cuda.cuStreamCreateWithPriority(_NON_BLOCKING, 0)
         if not self._error:
             self._error, self._event = cuda.cuEventCreate(_BLOCKING_SYNC | PLAIN)
+            if self._error:
+                cuda.cuStreamDestroy(self._stream)
         cuda.cuCtxPopCurrent()
         self._queue: queue.SimpleQueue[tuple[Mark, int] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"watcher-{index}", daemon=True)

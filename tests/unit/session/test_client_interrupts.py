@@ -112,7 +112,7 @@ def test_what_is_interrupted_while_it_lands_lands_with_the_next_connection() -> 
     for at in itertools.count(1):
         session, out = attached_session(), bytearray(4)
         copy = session.append(wire.pack_record(Op.COPY_DTOH, 1, 0, 4, 0), BINDS[0])
-        end = session.ends.ask(Op.COPY_DTOH, 0, BINDS[0])
+        end = session.ends.ask(Op.COPY_DTOH, (0,), BINDS[0])
         read = session.expect(Op.COPY_DTOH, copy, memoryview(out), end)
         failing = session.append(wire.pack_record(Op.EVENT_DESTROY, 1), BINDS[0])
         query = session.ask(Op.EVENT_SYNC, (5,), BINDS[0])

@@ -56,7 +56,6 @@ def answer(session: ClientSession, qid: int, result: int = 0) -> None:
         (Op.STREAM_QUERY, (STREAM,), (Op.STREAM_SYNC, STREAM)),
         (Op.EVENT_SYNC, (EVENT,), (Op.EVENT_SYNC, EVENT)),
         (Op.EVENT_QUERY, (EVENT,), (Op.EVENT_SYNC, EVENT)),
-        (Op.EVENT_ELAPSED, (EVENT, EVENT + 16), (Op.EVENT_SYNC, EVENT + 16)),
         (Op.CTX_SYNC, (), (Op.CTX_SYNC, 0)),
     ],
 )
@@ -83,7 +82,7 @@ def test_a_wait_that_calls_came_into_says_where_it_began(session):
 def test_a_copy_that_the_program_did_not_wait_for_is_told_when_it_has_landed(session):
     out = memoryview(bytearray(4))
     seq = session.append(CALL, BIND)
-    session.expect(Op.COPY_DTOH, seq, out, session.ends.ask(Op.COPY_DTOH, STREAM, BIND))
+    session.expect(Op.COPY_DTOH, seq, out, session.ends.ask(Op.COPY_DTOH, (STREAM,), BIND))
     session.append(CALL, BIND)
     receive(session, outcome(seq, data=b"1234"))
     session.append(CALL, BIND)
@@ -172,3 +171,15 @@ def test_an_outcome_stays_with_its_call_where_a_batch_is_cut(session):
         assert next(iter(wire.CallStream(records)))[0].op is Op.OUTCOME
         expected += count
     assert expected == 40_001
+
+
+def test_elapsed_time_tells_of_two_ends(session):
+    answer(session, session.ask(Op.EVENT_ELAPSED, (EVENT, EVENT + 16), BIND).number, 600)
+    session.append(CALL, BIND)
+    query = session.ask(Op.EVENT_ELAPSED, (EVENT, EVENT + 16), BIND)
+    session.append(CALL, OTHER_BIND)
+    answer(session, query.number)
+    session.append(CALL, BIND)
+    waits = [(*WAIT, 0, Op.EVENT_SYNC, event) for event in (EVENT, EVENT + 16)]
+    call = (Op.EVENT_DESTROY,)
+    assert logged(session) == [call, call, *waits, call]
