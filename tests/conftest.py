@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,10 @@ TERMINATION_DEADLINE = 5.0  # seconds
 # How long one example takes says nothing on a machine that is shared.
 hypothesis.settings.register_profile("outlast", deadline=None)
 hypothesis.settings.load_profile("outlast")
+
+# A shell has what it runs in the background ignore Ctrl-C, and programs under test inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
