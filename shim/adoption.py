@@ -79,7 +79,7 @@ def _info(row: dict[str, Any]) -> tuple[dict[str, KernelInfo], dict[str, tuple[i
 def _module(client: Client, row: dict[str, Any], context: Context) -> None:
     kernels, variables = _info(row)
     library = client.libraries.get(row["parents"][1]) if len(row["parents"]) > 1 else None
-    module = Module(row["id"], context, kernels, variables, library=library)
+    module = Module(row["id"], context, kernels, variables, origin=library)
     client.modules.add(module)
     if library is not None:
         library.modules[context] = module

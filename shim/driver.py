@@ -27,7 +27,7 @@ from outlast.shim.api import (
     host_function,
     launch,
     launch_ex,
-    library,
+    libraries,
     link,
     memory,
     memset,
@@ -53,7 +53,7 @@ from outlast.shim.api.host import *  # noqa: F403
 from outlast.shim.api.host_function import *  # noqa: F403
 from outlast.shim.api.launch import *  # noqa: F403
 from outlast.shim.api.launch_ex import *  # noqa: F403
-from outlast.shim.api.library import *  # noqa: F403
+from outlast.shim.api.libraries import *  # noqa: F403
 from outlast.shim.api.link import *  # noqa: F403
 from outlast.shim.api.memory import *  # noqa: F403
 from outlast.shim.api.memset import *  # noqa: F403
@@ -84,7 +84,7 @@ __all__ += host.__all__
 __all__ += host_function.__all__
 __all__ += launch.__all__
 __all__ += launch_ex.__all__
-__all__ += library.__all__
+__all__ += libraries.__all__
 __all__ += link.__all__
 __all__ += memory.__all__
 __all__ += memset.__all__

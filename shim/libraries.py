@@ -33,7 +33,7 @@ def library_module(me: Client, library: Library, context: Context) -> Module:
 
 def kernel_function(me: Client, kernel: Kernel, context: Context) -> Function:
     """Return a kernel's function in a context, with the attributes that the kernel was given."""
-    module = library_module(me, kernel.library, context)
+    module = library_module(me, kernel.origin, context)
     known = module.functions.get(kernel.info.name)
     function = known or function_of(me, module, kernel.info.name)
     for attribute, value in kernel.settings.get(context.device, {}).items():

@@ -18,7 +18,7 @@ def enter_module(
 ) -> Module:
     """Enter a module that was loaded, with its variables."""
     kernels, variables = parse_module_info(unpack_reply(op, reply.data)[0])
-    module = Module(handle, context, kernels, variables, library=library)
+    module = Module(handle, context, kernels, variables, origin=library)
     with me.lock:
         require(context.alive, CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
         me.modules.add(module)

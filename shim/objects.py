@@ -170,7 +170,7 @@ class Module:
     #: Functions looked up so far: CUDA returns the same handle each time.
     functions: dict[str, Function] = field(default_factory=dict)
     #: The library that it was made from, if any.
-    library: Library | None = None
+    origin: Library | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -213,7 +213,8 @@ class Kernel:
     """A kernel of a library: a function in every context."""
 
     handle: int
-    library: Library
+    #: Its library.
+    origin: Library
     info: KernelInfo
     #: Attributes that were set, by device.
     settings: dict[Device, dict[int, int]] = field(default_factory=dict)

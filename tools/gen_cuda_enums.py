@@ -6,13 +6,12 @@ emulated device), so they are kept as plain `enum.IntEnum` classes in the reposi
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from cuda.bindings import driver
+from generated import write_or_check
 
 TARGET = Path(__file__).resolve().parent.parent / "src/outlast/_generated/cuda_enums.py"
 
@@ -94,22 +93,5 @@ def lines() -> Iterator[str]:
             yield f"    {member} = {int(value)}"
 
 
-def main() -> int:
-    """Write the file, or with ``--check`` say whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit 1 if the file would change")
-    check = parser.parse_args().check
-    new = "\n".join(lines()) + "\n"
-    if not check:
-        TARGET.write_text(new, encoding="utf-8")
-        return 0
-    old = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-    diff = difflib.unified_diff(
-        old.splitlines(True), new.splitlines(True), TARGET.name, f"{TARGET.name} (new)"
-    )
-    sys.stdout.writelines(diff)
-    return int(old != new)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, lambda: "\n".join(lines()) + "\n", __doc__))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -12,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+
+from generated import write_or_check
 
 from outlast.shim import api
 
@@ -28,23 +28,6 @@ memory management, managed and mapped memory, arrays, textures and surfaces, ext
 What cannot be done is refused with `CUDA_ERROR_NOT_SUPPORTED`, not passed over. Options of the
 compiler and linker only tune the build and are not forwarded.
 """
-
-
-def main() -> int:
-    """Write the page, or with ``--check`` say whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit 1 if the page would change")
-    check = parser.parse_args().check
-    page = "\n".join(lines()) + "\n"
-    if not check:
-        TARGET.write_text(page, encoding="utf-8")
-        return 0
-    current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-    difference = difflib.unified_diff(
-        current.splitlines(True), page.splitlines(True), TARGET.name, "generated"
-    )
-    sys.stderr.writelines(difference)
-    return int(current != page)
 
 
 def lines() -> Iterator[str]:
@@ -79,4 +62,4 @@ def first_paragraph(thing: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, lambda: "\n".join(lines()) + "\n", __doc__))

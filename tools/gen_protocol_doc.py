@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import enum
 import inspect
 import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from generated import write_or_check
 
 from outlast import errors
 from outlast.session import layout, schema
@@ -19,26 +19,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "protocol.md"
 #: The explanation around the tables, one file; ``{{name}}`` is where a table goes.
 TEMPLATE = ROOT / "docs" / "protocol.in.md"
-
-
-def main() -> int:
-    """Write the page, or with ``--check`` say whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit 1 if the page would change")
-    check = parser.parse_args().check
-    page = render()
-    if not check:
-        TARGET.write_text(page, encoding="utf-8")
-        return 0
-    current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-    if current == page:
-        return 0
-    difference = difflib.unified_diff(
-        current.splitlines(True), page.splitlines(True), str(TARGET.name), "generated"
-    )
-    sys.stderr.writelines(difference)
-    print(f"docs/{TARGET.name} is out of date; run `make gen`", file=sys.stderr)
-    return 1
 
 
 def render() -> str:
@@ -195,4 +175,4 @@ def is_wire_error(value: object) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, render, __doc__))

@@ -102,11 +102,15 @@ def copy_dtoh(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     if real is None or size > MAX_FRAME:
         ex.answer(INVALID_VALUE if size > MAX_FRAME else 400)
         return
-    result, buffer = ex.driver.enqueue_read(address, size, real)
+    answer_copy(ex, real, *ex.driver.enqueue_read(address, size, real))
+
+
+def answer_copy(ex: Executor, stream: int, result: int, buffer: memoryview) -> None:
+    """Answer a copy to the host that was just enqueued, with its bytes once they are there."""
     if result:
         ex.answer(result)
         return
-    ex.wait_for(ex.driver.ticket(real), ReplyKind.OUTCOME, ex.seq, buffer)
+    ex.wait_for(ex.driver.ticket(stream), ReplyKind.OUTCOME, ex.seq, buffer)
 
 
 @one_way(Op.COPY_DTOD)

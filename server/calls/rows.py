@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlast.server.calls.memory import INVALID_VALUE, SERIAL
+from outlast.server.calls.memory import INVALID_VALUE, SERIAL, answer_copy
 from outlast.server.calls.registry import Args, Imposed, answered, one_way, unusable
 from outlast.server.drivers.base import Rows
 from outlast.session.handles import HandleKind
 from outlast.session.operations import Op
-from outlast.session.schema import MAX_FRAME, ReplyKind
+from outlast.session.schema import MAX_FRAME
 
 if TYPE_CHECKING:
     from outlast.server.executor import Executor
@@ -54,11 +54,7 @@ def copy_dtoh_2d(ex: Executor, args: Args, data: Any, imposed: Imposed) -> None:
     if real is None or not rows.valid or count * width > MAX_FRAME:
         ex.answer(INVALID_HANDLE if real is None else INVALID_VALUE)
         return
-    result, buffer = ex.driver.read_rows(address, rows, real)
-    if result:
-        ex.answer(result)
-        return
-    ex.wait_for(ex.driver.ticket(real), ReplyKind.OUTCOME, ex.seq, buffer)
+    answer_copy(ex, real, *ex.driver.read_rows(address, rows, real))
 
 
 @one_way(Op.COPY_DTOD_2D)

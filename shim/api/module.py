@@ -71,7 +71,7 @@ def cuModuleUnload(hmod: Any) -> tuple[CUresult]:
     me.enter()
     with me.lock:
         module = me.modules.get(hmod)
-        require(module.library is None, CUresult.CUDA_ERROR_NOT_PERMITTED)
+        require(module.origin is None, CUresult.CUDA_ERROR_NOT_PERMITTED)
         me.link.send(Op.MODULE_UNLOAD, module.handle)
         forget_module(me, module)
     return OK

@@ -160,7 +160,7 @@ def cuKernelGetFunction(kernel: Any) -> tuple[CUresult, CUfunction]:
 @api(outputs=1)
 def cuKernelGetLibrary(kernel: Any) -> tuple[CUresult, CUlibrary]:
     """Return the library that a kernel is of."""
-    return SUCCESS, CUlibrary(client().kernels.get(kernel).library.handle)
+    return SUCCESS, CUlibrary(client().kernels.get(kernel).origin.handle)
 
 
 @api(outputs=1)
@@ -204,7 +204,7 @@ def cuKernelSetAttribute(
     check(me.link.sticky())
     found, device = me.kernels.get(kernel), me.device(dev)
     check_setting(attrib, val)
-    contexts = [c for c in found.library.modules if c.device is device]
+    contexts = [c for c in found.origin.modules if c.device is device]
     if not contexts and me.thread.top is not None and me.thread.top.device is device:
         contexts.append(me.thread.top)
     for context in contexts:
